@@ -1,0 +1,1 @@
+"""One gradient contract over several deep-learning frameworks."""

@@ -1,0 +1,177 @@
+"""What a backend supplies to the conformance suite: native tensors, layers, models and operations.
+
+The suite writes its models and losses once, over these. A backend's module ``samples`` satisfies
+:class:`Samples`. All arrays are given in the reference layout (that of torch): dense ``(outputs, inputs)``,
+convolution ``(out, in, *kernel)``, transposed convolution ``(in, out, *kernel)``, images ``(batch, channels, height, width)``,
+gates ``i f g o`` and ``r z n``; the backend converts. Conventions: batch normalization has ``momentum`` as the
+weight of the new value and says in ``conventions`` which running variance it keeps.
+
+Beyond these functions the suite uses on native tensors the operators ``+ - * / @`` with tensors and Python scalars, unary ``-``,
+and comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+__all__ = ["LAYER_KINDS", "NoSampleError", "Operations", "Samples"]
+
+LAYER_KINDS: Mapping[str, tuple[str, ...]] = {
+    "dense": ("weight", "bias"),
+    "conv2d": ("weight", "bias", "stride", "padding"),
+    "conv_transpose2d": ("weight", "bias", "stride", "padding"),
+    "max_pool2d": ("size",),
+    "batch_norm": ("channels", "momentum", "epsilon", "affine"),
+    "layer_norm": ("features", "epsilon"),
+    "dropout": ("rate",),
+    "embedding": ("weight", "padding_index"),
+    "flatten": (),
+    "relu": (),
+    "tanh": (),
+    "gelu": (),
+    "hardswish": (),
+    "lazy_dense": ("outputs", "bias"),
+    "lstm": ("input_weight", "hidden_weight", "input_bias", "hidden_bias"),
+    "gru": ("input_weight", "hidden_weight", "input_bias", "hidden_bias"),
+    "attention": ("features", "heads", "seed"),
+    "sequential": ("layers",),
+}
+"""Kind of layer -> names of the keyword arguments of ``Samples.layer``; ``bias`` may be None everywhere."""
+
+
+class NoSampleError(Exception):
+    """The backend has no sample of this kind; the test's cell in the matrix reads 'no sample'."""
+
+
+class Operations(Protocol):
+    """Native operations on native tensors, all recorded."""
+
+    def exp(self, x: Any) -> Any: ...
+    def log(self, x: Any) -> Any: ...
+    def sqrt(self, x: Any) -> Any: ...
+    def tanh(self, x: Any) -> Any: ...
+    def sin(self, x: Any) -> Any: ...
+    def cos(self, x: Any) -> Any: ...
+    def sigmoid(self, x: Any) -> Any: ...
+    def relu(self, x: Any) -> Any: ...
+    def relu6(self, x: Any) -> Any: ...
+    def gelu(self, x: Any) -> Any: ...
+    def hardswish(self, x: Any) -> Any: ...
+    def absolute(self, x: Any) -> Any: ...
+    def round(self, x: Any) -> Any: ...
+    def sign(self, x: Any) -> Any: ...
+    def softmax(self, x: Any, axis: int) -> Any: ...
+    def maximum(self, x: Any, y: Any) -> Any: ...
+    def minimum_value(self, x: Any, value: float) -> Any:
+        """Clamp from below at ``value``."""
+
+    def norm(self, x: Any) -> Any:
+        """Euclidean norm of all elements by the framework's own norm function."""
+
+    def sum(self, x: Any, axis: int | None = None) -> Any: ...
+    def mean(self, x: Any, axis: int | None = None) -> Any: ...
+    def max(self, x: Any, axis: int | None = None) -> Any:
+        """Reduce-max; without axis over all elements."""
+
+    def argmax(self, x: Any) -> Any: ...
+    def matmul(self, x: Any, y: Any) -> Any: ...
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any: ...
+    def transpose(self, x: Any, axes: Sequence[int]) -> Any: ...
+    def index(self, x: Any, key: Any) -> Any:
+        """``x[key]``; key is an int, a slice, a tuple of these, or an integer NumPy array along axis 0."""
+
+    def take(self, table: Any, ids: Any) -> Any:
+        """Rows of ``table`` at the integer tensor ``ids``."""
+
+    def concat(self, tensors: Sequence[Any], axis: int) -> Any: ...
+    def split(self, x: Any, parts: int, axis: int) -> Sequence[Any]:
+        """Equal parts by the framework's own multi-output split."""
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any: ...
+    def stop_gradient(self, x: Any) -> Any: ...
+    def cast(self, x: Any, dtype: str) -> Any: ...
+    def set_item(self, x: Any, index: int, value: float) -> Any:
+        """Overwrite one element, in place where the framework has in-place operations; returns the tensor to go on with."""
+
+    def dropout(self, x: Any, rate: float) -> Any:
+        """Dropout from the global generator, always on."""
+
+    def normal(self, shape: Sequence[int]) -> Any:
+        """Standard normal noise from the global generator."""
+
+    def uniform(self, shape: Sequence[int]) -> Any:
+        """Uniform noise in [0, 1) from the global generator."""
+
+    def cross_entropy(self, logits: Any, labels: Any) -> Any:
+        """Mean over the batch; labels are an integer tensor."""
+
+
+class Samples(Protocol):
+    """Native test material of one backend."""
+
+    operations: Operations
+    conventions: Mapping[str, str]
+    """``{"running_variance": "unbiased" | "biased", "in_place": "yes" | "no", ...}``"""
+
+    def tensor(self, array: Any, dtype: str | None = None) -> Any:
+        """Native tensor with a copy of the values, needing no gradient; dtype defaults to that of the array."""
+
+    def leaf(self, array: Any, dtype: str | None = None) -> Any:
+        """Native trainable leaf that belongs to no model."""
+
+    def model(
+        self,
+        forward: Callable[..., Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        buffers: Mapping[str, Any] | None = None,
+        layers: Mapping[str, Any] | None = None,
+        generators: Mapping[str, int] | None = None,
+    ) -> Any:
+        """Native model with named members and ``forward(self, *args, **kwargs)``.
+
+        Members are attributes of ``self``: ``parameters`` (arrays or native parameters, the latter to tie) as trainable
+        parameters, ``buffers`` (arrays) as buffers that ``set_buffer`` writes, ``layers`` as sub-layers, ``generators`` (seeds) as the
+        framework's own random generators.
+        """
+
+    def layer(self, kind: str, **config: Any) -> Any:
+        """Native layer of a kind in ``LAYER_KINDS``, with exactly the given values; ``NoSampleError`` if there is none."""
+
+    def set_buffer(self, model: Any, name: str, value: Any) -> None:
+        """Write a native tensor into a buffer of ``model`` from inside a forward."""
+
+    def own_normal(self, generator: Any, shape: Sequence[int]) -> Any:
+        """Standard normal noise from a generator made by ``model(generators=...)`` or ``generator``."""
+
+    def generator(self, seed: int) -> Any:
+        """Native random generator that belongs to no model."""
+
+    def no_grad(self) -> AbstractContextManager[Any]:
+        """Return the framework's own way to switch recording off."""
+
+    def mixed_precision(self, dtype: str) -> AbstractContextManager[Any]:
+        """Return the framework's own mixed-precision context."""
+
+    def call_native_gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """Gradient of a scalar function at ``x`` by the framework's own idiom."""
+
+    def sgd(self, rate: float, momentum: float = 0.0, decay: float = 0.0) -> Callable[..., Any]:
+        """Return a factory for ``unigrad.Optimizer``: stochastic gradient descent."""
+
+    def adamw(self, rate: float, decay: float = 0.0) -> Callable[..., Any]:
+        """Return a factory for ``unigrad.Optimizer``: AdamW."""
+
+    def change(self, parameter: Any, array: Any) -> None:
+        """Write new values as the framework's own optimizers do."""
+
+    def change_hidden(self, parameter: Any, array: Any) -> None:
+        """Write new values in a way the framework does not notice; ``NoSampleError`` if there is none."""
+
+    def storage_alive(self, tensor: Any) -> Callable[[], bool]:
+        """Return a function that tells whether the tensor's memory is still alive, without keeping it alive."""
+
+    def shared_tensor(self, array: Any) -> Any:
+        """Native tensor sharing memory with the NumPy array; ``NoSampleError`` if there is none."""

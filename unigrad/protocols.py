@@ -30,6 +30,7 @@ __all__ = [
     "MemoryModule",
     "Meter",
     "OptimizerModule",
+    "RecordingRegion",
     "Region",
     "RngModule",
     "Structure",
@@ -221,6 +222,13 @@ class Meter(Protocol):
         """Bytes held for backward when the measured part ended."""
 
 
+class RecordingRegion(Protocol):
+    """What ``open_region`` returns."""
+
+    def forget(self) -> None:
+        """Tell the observer again of every leaf at its next use."""
+
+
 class BlockModule(Protocol):
     """``block``: a native model as named tensors; tensors to and from NumPy; arithmetic on gradients."""
 
@@ -349,11 +357,12 @@ class TapeModule(Protocol):
         ``model`` is None for a block made of a mapping of tensors.
         """
 
-    def open_region(self, observer: Callable[[Any], None]) -> Any:
-        """Start recording for this thread; ``observer(parameter)`` is told of leaves used in recorded operations, at least once each.
+    def open_region(self, observer: Callable[[Any], bool]) -> RecordingRegion:
+        """Start recording for this thread; ``observer(leaf)`` is told of trainable leaves used in recorded operations.
 
-        Called once per thread by the core, however many collectors are open. Raises if recording is impossible here
-        (inside a compiled step).
+        The observer returns whether it knows the leaf: one that it knows stays alive at least until ``forget``, so that its
+        id may be remembered and the observer need not be asked again; any other is told at each use. Called once per
+        thread by the core, however many collectors are open. Raises if recording is impossible here (inside a compiled step).
         """
 
     def close_region(self, region: Any) -> None:

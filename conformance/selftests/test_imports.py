@@ -1,4 +1,4 @@
-"""Which package may import which, and that nothing imports a framework before it is asked for (clauses A1, design section 2).
+"""Which package may import which (design section 2); no framework is imported before it is asked for (clause A1).
 
 Each check has a control that shows that it can fail.
 """
@@ -99,7 +99,7 @@ def test_the_suite_names_no_framework_and_no_backend():
 
 def frameworks_after(code: str) -> set[str]:
     """Frameworks, and backends' own modules, that a fresh process has imported after running some code."""
-    report = "; import sys; print('modules:', *sys.modules)"
+    report = "\nimport sys; print('modules:', *sys.modules)"
     result = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     modules = set(result.stdout.rpartition("modules:")[2].split())
@@ -107,7 +107,7 @@ def frameworks_after(code: str) -> set[str]:
     return (modules & FRAMEWORKS) | inner
 
 
-LISTING = "from unigrad_conformance.cli import main\ntry: main(['backends'])\nexcept SystemExit: pass\n"
+LISTING = "from unigrad_conformance.cli import main\ntry: main(['backends'])\nexcept SystemExit: pass"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ LISTING = "from unigrad_conformance.cli import main\ntry: main(['backends'])\nex
         "import unigrad",
         "import unigrad.plugins as p; p.backend_names()",
         "import unigrad.plugins as p; [p.explain(name) for name in p.backend_names()]",
-        LISTING + "pass",
+        LISTING,
         *(f"import {name}" for name in sorted(BACKENDS)),
     ],
 )
@@ -126,7 +126,7 @@ def test_a1_no_framework_is_imported_by(code):
 
 def test_the_check_of_processes_can_fail():
     assert "torch" in frameworks_after("import unigrad.plugins as p; p.get_backend('torch')")
-    assert any("unigrad_numpy." in name for name in frameworks_after("import unigrad.plugins as p; p.get_backend('numpy')"))
+    assert "unigrad_numpy.tape" in frameworks_after("import unigrad.plugins as p; p.get_backend('numpy')")
 
 
 def test_the_listing_lists():

@@ -54,8 +54,8 @@ class Site:
         """A whole backend, its framework not included; ``framework`` defaults to a name of its own."""
         framework, package = framework or f"{name}frame", f"unigrad_{name}"
         install = f"pip install {framework}"
-        fields = {"name": declared or name, "framework": framework, "install": install, "package": package, "extra": extra}
-        self.module(f"{package}/__init__.py", DECLARATION.format(**fields))
+        fields = {"framework": framework, "install": install, "package": package, "extra": extra}
+        self.module(f"{package}/__init__.py", DECLARATION.format(name=declared or name, **fields))
         for part in MODULES:
             self.module(f"{package}/{part}.py", f"import {framework}\n" + STUB.format(framework=framework))
         self.distribution(f"unigrad-{name}", **{name: package})

@@ -52,7 +52,16 @@ from unigrad.protocols import (
     TapeModule,
 )
 
-__all__ = ["LoadedBackend", "Row", "backend_names", "backend_of", "check_interface", "explain", "get_backend"]
+__all__ = [
+    "LoadedBackend",
+    "Row",
+    "backend_names",
+    "backend_of",
+    "backends_in_use",
+    "check_interface",
+    "explain",
+    "get_backend",
+]
 
 # What unigrad itself imports is in sys.modules whether or not the user works with it.
 ALWAYS_IMPORTED = frozenset({"numpy"})
@@ -308,3 +317,16 @@ def _knows(backend: LoadedBackend, obj: object) -> bool:
         or backend.optimizer.is_optimizer(obj)
         or backend.rng.is_generator(obj)
     )
+
+
+def backends_in_use() -> list[Backend]:
+    """Return the backends whose frameworks are imported and which can be loaded, the reference among them."""
+    found = []
+    for name in backend_names():
+        try:
+            spec = _loaded[name].spec if name in _loaded else declaration(name)
+            if spec.framework in sys.modules:
+                found.append(get_backend(name))
+        except UnigradError:
+            continue  # one broken plugin must not keep the others from being seeded
+    return found

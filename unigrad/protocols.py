@@ -247,7 +247,9 @@ class BlockModule(Protocol):
         The check against ``known`` costs O(own layers and parameters) and allocates nothing large.
         """
 
-    def call(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None, frozen: Sequence[Any]) -> Any:
+    def call(
+        self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None, frozen: Sequence[Any]
+    ) -> Any:
         """Call the model natively.
 
         ``training`` is None where the user never chose a mode through the Block; ``frozen`` are normalization layers
@@ -380,12 +382,15 @@ class TapeModule(Protocol):
     def trace(self, losses: Sequence[Any]) -> Graph:
         """Walk the graph below the losses; changes nothing. ``NoGraphError`` if a loss has no graph."""
 
-    def vjp(self, graph: Graph, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool) -> list[Any | None]:
+    def vjp(
+        self, graph: Graph, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
+    ) -> list[Any | None]:
         """Return the vector-Jacobian product for each target, None where not reached; native ``.grad`` is untouched.
 
         Targets are leaves or watched tensors. A cotangent is None for a loss of one element. Only what leads to a target is computed.
         Results may share memory with each other (the core copies before handing out) but not with anything else that
-        is written later. On error nothing has changed; a changed saved value is ``StaleGraphError``, a released part ``GraphReleasedError``.
+        is written later. On error nothing has changed; a changed saved value is ``StaleGraphError``, a released part
+        ``GraphReleasedError``.
         """
 
     def release(self, graph: Graph) -> None:
@@ -477,7 +482,8 @@ class MemoryModule(Protocol):
     def measure(self, held: Sequence[Any]) -> AbstractContextManager[Meter]:
         """Count the bytes of distinct storages made inside the ``with`` and still alive, for whatever reason, when it ends.
 
-        ``held`` (parameters, buffers) is not counted, nor is anything that existed before. Raises ``UnsupportedError`` where it cannot count.
+        ``held`` (parameters, buffers) is not counted, nor is anything that existed before. Raises ``UnsupportedError`` where it
+        cannot count.
         """
 
 

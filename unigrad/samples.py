@@ -68,7 +68,7 @@ class Operations(Protocol):
         """Clamp from below at ``value``."""
 
     def norm(self, x: Any) -> Any:
-        """Euclidean norm of all elements by the framework's own norm function."""
+        """Return the Euclidean norm of all elements by the framework's own norm function."""
 
     def sum(self, x: Any, axis: int | None = None) -> Any: ...
     def mean(self, x: Any, axis: int | None = None) -> Any: ...
@@ -99,10 +99,10 @@ class Operations(Protocol):
         """Dropout from the global generator, always on."""
 
     def normal(self, shape: Sequence[int]) -> Any:
-        """Standard normal noise from the global generator."""
+        """Draw standard normal noise from the global generator."""
 
     def uniform(self, shape: Sequence[int]) -> Any:
-        """Uniform noise in [0, 1) from the global generator."""
+        """Draw uniform noise in [0, 1) from the global generator."""
 
     def cross_entropy(self, logits: Any, labels: Any) -> Any:
         """Mean over the batch; labels are an integer tensor."""
@@ -144,7 +144,7 @@ class Samples(Protocol):
         """Write a native tensor into a buffer of ``model`` from inside a forward."""
 
     def own_normal(self, generator: Any, shape: Sequence[int]) -> Any:
-        """Standard normal noise from a generator made by ``model(generators=...)`` or ``generator``."""
+        """Draw standard normal noise from a generator made by ``model(generators=...)`` or ``generator``."""
 
     def generator(self, seed: int) -> Any:
         """Native random generator that belongs to no model."""
@@ -156,7 +156,7 @@ class Samples(Protocol):
         """Return the framework's own mixed-precision context."""
 
     def call_native_gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """Gradient of a scalar function at ``x`` by the framework's own idiom."""
+        """Return the gradient of a scalar function at ``x`` by the framework's own idiom."""
 
     def sgd(self, rate: float, momentum: float = 0.0, decay: float = 0.0) -> Callable[..., Any]:
         """Return a factory for ``unigrad.Optimizer``: stochastic gradient descent."""

@@ -1,0 +1,595 @@
+"""GradientCollector: gradients of one block's parameters and of watched tensors, under one rule."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unigrad import names, recording, usage
+from unigrad.block import Block, wrap
+from unigrad.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendMismatchError,
+    CollectorClosedError,
+    GraphReleasedError,
+    LossError,
+    WrongThreadError,
+)
+from unigrad.plugins import backend_of
+from unigrad.protocols import Backend, Capability, Graph
+from unigrad.usage import Usage
+
+if TYPE_CHECKING:
+    from unigrad.optimizer import Optimizer
+
+__all__ = ["GradientCollector"]
+
+HALF = ("float16", "bfloat16")
+
+
+class Gradients(Mapping[str, Any]):
+    """Read-only mapping of name to gradient; each is copied when it is first read.
+
+    It is a snapshot: a later backward does not change it, and writing into a gradient does not change the collector.
+    """
+
+    def __init__(self, stored: Mapping[str, Any], copy: Callable[[str, Any], Any]) -> None:
+        self._stored = stored
+        self._copy = copy
+        self._copies: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._copies:
+            if name not in self._stored:
+                known = ", ".join(self._stored) or "none"
+                raise KeyError(f"no loss depended on {name!r}; there are gradients of: {known}")
+            self._copies[name] = self._copy(name, self._stored[name])
+        return self._copies[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __repr__(self) -> str:
+        return f"<gradients of {', '.join(self._stored) or 'nothing'}>"
+
+
+class _Store:
+    """Accumulated gradients by name; every update makes a new mapping, so that handed-out ones stand."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.values: dict[str, Any] = {}
+        self.dtypes: dict[str, str] = {}
+        self.connected = False
+
+    def add(self, new: Mapping[str, Any], weight: float | None) -> dict[str, Any]:
+        """Return the sums with ``new`` (times ``weight``) added; half precision is added in float32."""
+        block = self.backend.block
+        out = dict(self.values)
+        for name, value in new.items():
+            old = out.get(name)
+            if self.dtypes[name] in HALF and (old is not None or weight is not None):
+                value = block.cast(value, "float32")
+                old = block.cast(old, "float32") if old is not None else None
+            if weight is not None:
+                value = block.scale(value, weight)
+            out[name] = value if old is None else block.add(old, value)
+        return out
+
+    def view(self, divisor: float | None) -> Gradients:
+        """Return the mapping to hand out, divided by the total weight if there is one."""
+        block = self.backend.block
+        dtypes = dict(self.dtypes)
+        connected = self.connected
+
+        def copy(name: str, stored: Any) -> Any:
+            factor = 1.0 if divisor is None else 1.0 / divisor
+            plain = divisor is None and not connected
+            return block.cast(block.clone(stored) if plain else block.scale(stored, factor), dtypes[name])
+
+        return Gradients(self.values, copy)
+
+
+class GradientCollector:
+    """Collects the gradients of one block, of every loss given to :meth:`backward`.
+
+    Parameters
+    ----------
+    block
+        A block, a native model, a mapping of name to tensor, or a mapping of prefix to block.
+    accumulate
+        ``"write"``: ``gradients`` holds those of the last backward. ``"add"``: their sum per name.
+    parameters
+        Whether parameter gradients are computed; False collects watched tensors only.
+    on_unused
+        ``"warn"``, ``"error"`` or ``"ignore"`` what is left without a gradient.
+    expect_unused
+        Patterns of names that are expected to be left without one.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an argument that means nothing here.
+
+    Notes
+    -----
+    A forward is recorded if it runs in the opening thread inside the ``with``. Clauses G0 to G19 and R1 to R3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import unigrad
+    >>> from unigrad_numpy import Parameter
+    >>> weight = Parameter(np.array([1.0, 2.0]))
+    >>> with unigrad.GradientCollector({"weight": weight}, accumulate="add") as collector:
+    ...     for _ in range(2):
+    ...         collector.backward((weight * weight).sum())
+    >>> collector.gradients["weight"].numpy()
+    array([4., 8.])
+    """
+
+    def __init__(
+        self,
+        block: Any,
+        accumulate: str = "write",
+        *,
+        parameters: bool = True,
+        on_unused: str = "warn",
+        expect_unused: str | Sequence[str] = (),
+    ) -> None:
+        if accumulate not in ("write", "add"):
+            raise ArgumentError(f"accumulate is 'write' or 'add', not {accumulate!r}")
+        usage.check_policy(on_unused)
+        self.block: Block = wrap(block)
+        self.backend: Backend = self.block.backend
+        self._accumulate = accumulate
+        self._parameters = parameters
+        self._on_unused = on_unused
+        self._expected = names.patterns_of(expect_unused, "expect_unused")
+        self._thread = 0
+        self._open = False
+        self._entered = False
+        self._engine = ""
+        self._store = _Store(self.backend)
+        self._inputs = _Store(self.backend)
+        self._watched: dict[str, Any] = {}
+        self._origins: set[int] = set()
+        self._name_of: Mapping[int, str] = {}
+        self._used: set[str] = set()
+        self._reached: set[str] = set()
+        self._outside: set[int] = set()
+        self._strangers: list[Any] = []
+        self._weighted: bool | None = None
+        self._total = 0.0
+        self._judged = True
+
+    def __enter__(self) -> GradientCollector:
+        if self._entered:
+            raise CollectorClosedError("a collector is entered once; make a new one")
+        engines = {self.backend.tape.engine(part.native) for _, part in self.block.parts()}
+        if len(engines) > 1:
+            raise ArgumentError(
+                f"the joined blocks need different engines ({', '.join(sorted(engines))}); use one collector each"
+            )
+        self._name_of = self.block.table().name_of
+        recording.open_for(self.backend, self)
+        self._thread = threading.get_ident()
+        self._engine = engines.pop()
+        self._open = self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._check_thread()
+        recording.close(self.backend, self)
+        self._open = False
+        self._resolve()
+        try:
+            if kind is None:
+                self._judge(stacklevel=2)
+        finally:
+            self._watched = {}
+            self._origins = set()
+
+    def used(self, leaf: Any) -> bool:
+        """Take note of a leaf used in a recorded forward; called by the recording region."""
+        name = self._name_of.get(id(leaf))
+        if name is not None:
+            self._used.add(name)
+            return True
+        if self.block.pending:
+            self._strangers.append(leaf)
+        return False
+
+    def _resolve(self) -> None:
+        """Refresh the names, and find the names of leaves that were used before they had one."""
+        self._name_of = self.block.table().name_of
+        for leaf in self._strangers:
+            name = self._name_of.get(id(leaf))
+            if name is not None:
+                self._used.add(name)
+        self._strangers.clear()
+        for prefix, part in self.block.parts():
+            register = part.memory.registered
+            if not prefix:
+                register |= self._used
+                register |= self._reached
+                continue
+            register.update(name.removeprefix(prefix) for name in self._used if name.startswith(prefix))
+            register.update(name.removeprefix(prefix) for name in self._reached if name.startswith(prefix))
+
+    def _check_thread(self) -> None:
+        if not self._entered:
+            raise CollectorClosedError("the collector is not open yet; use it inside 'with'")
+        if threading.get_ident() != self._thread:
+            raise WrongThreadError("a collector belongs to the thread that opened it; open one in each thread")
+
+    def _check_open(self, action: str) -> None:
+        self._check_thread()
+        if not self._open:
+            raise CollectorClosedError(f"{action} belongs inside the 'with' of the collector, which has been left")
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that computes the gradients; empty before entering."""
+        return self._engine
+
+    @property
+    def gradients(self) -> Gradients:
+        """Gradients by name, in the parameter's dtype: exactly the parameters that a loss depended on."""
+        return self._store.view(self._divisor())
+
+    @property
+    def input_gradients(self) -> Gradients:
+        """Gradients of watched tensors by name."""
+        return self._inputs.view(self._divisor())
+
+    def _divisor(self) -> float | None:
+        if not self._weighted:
+            return None
+        if self._total == 0:
+            raise ArgumentError("all weights so far are 0, so there is no mean; give a backward with a weight above 0")
+        return self._total
+
+    def gradients_or_zeros(self) -> Mapping[str, Any]:
+        """Return gradients of all parameters that are not frozen, zeros of exact shape and dtype where no loss depended on them."""
+        found = self.gradients
+        primitive = self.backend.block
+        return {
+            name: found[name] if name in found else primitive.zeros(tensor)
+            for name, tensor in self.block.parameters.items()
+            if name in found or primitive.trainable(tensor)
+        }
+
+    @property
+    def usage(self) -> Usage:
+        """What happened to each parameter since entering, or since ``zero()``."""
+        self._resolve()
+        return usage.sort(self.block, self._used, self._reached, len(self._outside))
+
+    def watch(self, tensor: Any, name: str) -> Any:
+        """Collect the gradient of a tensor that is no parameter.
+
+        Parameters
+        ----------
+        tensor
+            Input or intermediate value of a floating dtype; it is not altered.
+        name
+            Its name in ``input_gradients``; used again, it replaces what was watched under it.
+
+        Returns
+        -------
+        tensor
+            A new tensor of the same values to go on with, still connected to the graph of ``tensor``.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If it is not a tensor of floating dtype.
+        """
+        self._check_open("watch")
+        if not isinstance(name, str) or not name:
+            raise ArgumentTypeError(f"a watched tensor has a non-empty string as name, not {name!r}")
+        self._require_tensor(tensor, "watch takes a tensor")
+        if not self.backend.block.is_floating(tensor):
+            dtype = self.backend.block.dtype(tensor)
+            raise ArgumentTypeError(f"only tensors of floating dtype have gradients; {name!r} is {dtype}")
+        twin = self.backend.tape.watch(tensor)
+        self._watched[name] = twin
+        self._origins.add(id(tensor))
+        if name in self._inputs.values:
+            self._inputs.values = {key: value for key, value in self._inputs.values.items() if key != name}
+        self._inputs.dtypes[name] = self.backend.block.dtype(twin)
+        return twin
+
+    def _require_tensor(self, obj: Any, what: str) -> None:
+        if self.backend.block.is_tensor(obj):
+            return
+        if isinstance(obj, bool | int | float | complex | np.generic):
+            raise ArgumentTypeError(
+                f"{what}, not the number {obj!r}, which has no graph (was it read out with item()?)"
+            )
+        try:
+            other = backend_of(obj)
+        except ArgumentTypeError:
+            raise ArgumentTypeError(f"{what}, not a {type(obj).__name__}") from None
+        if other.spec.name == self.backend.spec.name:
+            raise ArgumentTypeError(f"{what}, not a {type(obj).__name__}")
+        raise BackendMismatchError(
+            f"{what} of {self.backend.spec.name}; this {type(obj).__name__} belongs to {other.spec.name}"
+        )
+
+    def backward(
+        self,
+        loss: Any,
+        *,
+        retain_graph: bool = False,
+        weight: float | None = None,
+        cotangent: Any = None,
+        create_graph: bool = False,
+    ) -> None:
+        """Add or write the gradients of one loss, or of the sum of several.
+
+        Parameters
+        ----------
+        loss
+            Tensor of one element, or a list of such.
+        retain_graph
+            Whether the same graph is to be differentiated again.
+        weight
+            In ``"add"`` only: number of items of which ``loss`` is the mean; ``gradients`` is then the mean over all items.
+        cotangent
+            For a loss of more elements: the vector of the vector-Jacobian product, of the same shape (a list for a list).
+        create_graph
+            Whether the gradients themselves can be differentiated; keeps the graph.
+
+        Raises
+        ------
+        NoGraphError, LossError, ArgumentTypeError
+            For what is not a usable loss; the message names the likely cause.
+        GraphReleasedError
+            If an earlier backward released the graph or a part of it.
+        StaleGraphError
+            If a value that the graph needs was changed since the forward.
+        UnsupportedError
+            For ``create_graph`` on a backend that does not declare it.
+
+        Notes
+        -----
+        On any error nothing has changed: not the collector, not native gradients, not modes.
+        """
+        self._check_open("backward")
+        if create_graph:
+            self.backend.require(Capability.SECOND_ORDER)
+        self._check_weight(weight)
+        losses, cotangents = self._losses(loss, cotangent)
+        graph = self.backend.tape.trace(losses)
+        if graph.released is not None:
+            raise GraphReleasedError(
+                f"the graph of this loss was released at {graph.released!r} by an earlier backward; pass retain_graph=True to "
+                "that one, or run the forward again"
+            )
+        self._resolve()
+        reached, outside = self._split(graph)
+        computed: dict[str, Any] = {}
+        watched: dict[str, Any] = {}
+        if weight != 0:
+            computed, watched = self._differentiate(graph, cotangents, reached, retain_graph, create_graph)
+        elif not retain_graph:
+            self.backend.tape.release(graph)
+        self._commit(computed, watched, weight, create_graph)
+        self._reached.update(reached if weight == 0 or not self._parameters else computed)
+        self._outside.update(outside)
+        self._judged = False
+
+    def _differentiate(
+        self, graph: Graph, cotangents: Sequence[Any], reached: Mapping[str, Any], retain: bool, create: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        tape = self.backend.tape
+        own = dict(reached) if self._parameters else {}
+        targets = [*own.values(), *self._watched.values()]
+        keep = retain or create
+        found: Sequence[Any | None] = []
+        if targets:
+            found = tape.vjp(graph, cotangents, targets, retain=keep, create=create)
+        if not keep:
+            tape.release(graph)
+        count = len(own)
+        return (
+            {name: value for name, value in zip(own, found[:count], strict=True) if value is not None},
+            {name: value for name, value in zip(self._watched, found[count:], strict=True) if value is not None},
+        )
+
+    def _split(self, graph: Graph) -> tuple[dict[str, Any], set[int]]:
+        """Sort the leaves of a graph into own ones by name, and the ids of foreign ones."""
+        reached: dict[str, Any] = {}
+        outside: set[int] = set()
+        name_of = self._name_of
+        for leaf in graph.leaves:
+            name = name_of.get(id(leaf))
+            if name is not None:
+                reached[name] = leaf
+            else:
+                outside.add(id(leaf))
+        if outside:
+            outside -= self._origins
+            outside.difference_update(id(tensor) for tensor in self._watched.values())
+        return reached, outside
+
+    def _commit(self, computed: dict[str, Any], watched: dict[str, Any], weight: float | None, create: bool) -> None:
+        dtype = self.backend.block.dtype
+        for name, value in computed.items():
+            if name not in self._store.dtypes:
+                self._store.dtypes[name] = dtype(value)
+        if self._accumulate == "write":
+            self._store.values, self._inputs.values = computed, watched
+        else:
+            with self.backend.tape.no_record() if not create else _NOTHING:
+                sums = self._store.add(computed, weight)
+                inputs = self._inputs.add(watched, weight)
+            self._store.values, self._inputs.values = sums, inputs
+        self._store.connected = self._inputs.connected = create
+        if weight is not None:
+            self._weighted = True
+            self._total += weight
+        elif self._accumulate == "add":
+            self._weighted = False
+
+    def _check_weight(self, weight: float | None) -> None:
+        if weight is not None:
+            if isinstance(weight, bool) or not isinstance(weight, int | float | np.integer | np.floating):
+                raise ArgumentTypeError(f"weight is a number of items, not {weight!r}")
+            if self._accumulate == "write":
+                raise ArgumentError("a weight means something in accumulate='add' only; 'write' holds one backward")
+            if not math.isfinite(weight) or weight < 0:
+                raise ArgumentError(f"weight is a finite number of items, 0 or more, not {weight!r}")
+        if self._accumulate == "add" and self._weighted is not None and self._weighted != (weight is not None):
+            raise ArgumentError(
+                "weighted and unweighted backward calls in one collector have no common meaning; give a weight to each or to none"
+            )
+
+    def _losses(self, loss: Any, cotangent: Any) -> tuple[list[Any], list[Any]]:
+        several = isinstance(loss, list | tuple)
+        losses = list(loss) if several else [loss]
+        if not losses:
+            raise ArgumentError("backward needs at least one loss; the list is empty")
+        if (
+            several
+            and cotangent is not None
+            and (not isinstance(cotangent, list | tuple) or len(cotangent) != len(losses))
+        ):
+            raise ArgumentError(
+                "for a list of losses, cotangent is a list of the same length (None where the loss has one element)"
+            )
+        cotangents = (list(cotangent) if several else [cotangent]) if cotangent is not None else [None] * len(losses)
+        block = self.backend.block
+        for index, (value, vector) in enumerate(zip(losses, cotangents, strict=True)):
+            which = f"loss {index} of the list" if several else "the loss"
+            self._require_tensor(value, f"{which} is to be a tensor")
+            shape = block.shape(value)
+            if vector is None:
+                if math.prod(shape) != 1:
+                    raise LossError(
+                        f"{which} has shape {shape}; reduce it to one element, or give cotangent= of that shape"
+                    )
+                continue
+            self._require_tensor(vector, f"the cotangent of {which} is to be a tensor")
+            if block.shape(vector) != shape:
+                raise LossError(f"the cotangent of {which} has shape {block.shape(vector)}, the loss has {shape}")
+            if block.dtype(vector) != block.dtype(value):
+                raise LossError(f"the cotangent of {which} is {block.dtype(vector)}, the loss is {block.dtype(value)}")
+        return losses, cotangents
+
+    def zero(self) -> None:
+        """Clear the own gradients to none, and begin a new period of ``usage``."""
+        self._check_open("zero")
+        self._judge(stacklevel=2)
+        self._store = _Store(self.backend)
+        dtypes = self._inputs.dtypes
+        self._inputs = _Store(self.backend)
+        self._inputs.dtypes = dtypes
+        self._used = set()
+        self._reached = set()
+        self._outside = set()
+        self._weighted = None
+        self._total = 0.0
+        recording.forget(self.backend)
+
+    def scale(self, factor: float) -> None:
+        """Multiply what is collected, and so what is applied, by a factor."""
+        self._check_thread()
+        if (
+            isinstance(factor, bool)
+            or not isinstance(factor, int | float | np.integer | np.floating)
+            or not math.isfinite(factor)
+        ):
+            raise ArgumentError(f"scale takes a finite number, not {factor!r}")
+        self._multiply(float(factor), (self._store, self._inputs))
+
+    def clip_by_global_norm(self, maximum: float) -> None:
+        """Scale what is applied so that the Euclidean norm over all parameter gradients is at most ``maximum``."""
+        self._check_thread()
+        if (
+            isinstance(maximum, bool)
+            or not isinstance(maximum, int | float | np.integer | np.floating)
+            or not maximum > 0
+        ):
+            raise ArgumentError(f"clip_by_global_norm takes a positive norm, not {maximum!r}")
+        self._resolve()
+        factor = self.backend.block.clip_factor(list(self.gradients.values()), float(maximum))
+        self._multiply(factor, (self._store,))
+
+    def _multiply(self, factor: Any, stores: Sequence[_Store]) -> None:
+        scaled = [
+            {name: self.backend.block.scale(value, factor) for name, value in store.values.items()} for store in stores
+        ]
+        for store, values in zip(stores, scaled, strict=True):
+            store.values = values
+
+    def write_back(self) -> None:
+        """Put the gradients where the framework's own tools look (``.grad``): own parameters only, none where there is none."""
+        self._check_thread()
+        found = self.gradients
+        for name, tensor in self.block.parameters.items():
+            self.backend.tape.set_native_gradient(tensor, found.get(name))
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """Do one step of a :class:`unigrad.Optimizer` with the collected gradients.
+
+        Parameters without a gradient do not move.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If it is not a ``unigrad.Optimizer``; a native one is stepped by itself after ``write_back()``.
+        BackendMismatchError
+            If it belongs to another framework.
+        ArgumentError
+            If it serves none of the block's parameters.
+        """
+        from unigrad.optimizer import Optimizer
+
+        self._check_thread()
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentTypeError(
+                f"apply takes a unigrad.Optimizer, not a {type(optimizer).__name__}; make one with unigrad.Optimizer(block, "
+                "factory), or call write_back() and step the native optimizer"
+            )
+        if optimizer.backend.spec.name != self.backend.spec.name:
+            raise BackendMismatchError(
+                f"the optimizer belongs to {optimizer.backend.spec.name}, the collector to {self.backend.spec.name}"
+            )
+        found = self.gradients
+        by_id = {id(tensor): found[name] for name, tensor in self.block.parameters.items() if name in found}
+        self._judge(stacklevel=2)
+        optimizer.step_by_id(by_id)
+
+    def _judge(self, stacklevel: int) -> None:
+        if self._judged or not self._parameters:
+            return
+        self._judged = True
+        usage.judge(self.block, self.usage, self._on_unused, self._expected, stacklevel + 1)
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()

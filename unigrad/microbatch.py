@@ -1,0 +1,364 @@
+"""microbatch: a part of a model run in parts of the batch, one part's activations alive at a time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unigrad import checkpoint, random, tree
+from unigrad.block import Block
+from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
+from unigrad.names import patterns_of
+from unigrad.protocols import Backend
+
+__all__ = ["microbatch"]
+
+ONCE = (bool, int, float, str, type(None))
+RULES = ("sum", "mean")
+
+
+def microbatch(
+    target: Any,
+    size: int,
+    *,
+    blocks: Any = None,
+    batch_axis: int = 0,
+    whole: Sequence[str] = (),
+    combine: Any = None,
+    verify: bool = False,
+    allow_coupled: bool = False,
+) -> Any:
+    """Return ``target`` run in parts of at most ``size`` samples, forward and backward.
+
+    Parameters
+    ----------
+    target
+        A block, a native model, or a function.
+    size
+        Samples per part, at least 1; the last part may be smaller.
+    blocks
+        For a function: the blocks that it calls.
+    batch_axis
+        Axis of the batch in every tensor argument and output, 0 or more.
+    whole
+        Names of arguments that are given whole to each part.
+    combine
+        What to do with outputs of no dimension, one per part (auxiliary losses): ``"sum"``, ``"mean"`` (weighted by the samples of
+        the parts) or a callable that takes the list of them. A mapping of output key or position to such a rule says it for one output
+        of any shape.
+    verify
+        Whether each call first probes, by two unrecorded runs, that samples do not depend on each other.
+    allow_coupled
+        Whether layers that couple samples (batch normalization in training) may run with the statistics of each part.
+
+    Returns
+    -------
+    object
+        A block for a block, a native model for a native model, a function for a function.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For a size below 1, and at the call for an empty batch, differing batches, or outputs without the batch axis.
+    BatchCoupledError
+        At the call, naming the layer; what the call moved is put back.
+
+    Notes
+    -----
+    Equal to the same loop over parts in one graph, bit for bit as :func:`unigrad.checkpoint` is, and to the whole batch up to
+    rounding. No copy of the inputs is made. Clauses M1 to M7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import unigrad
+    >>> from unigrad_numpy import Tensor, nn
+    >>> neck = unigrad.microbatch(nn.Linear(3, 2), size=4)
+    >>> neck(Tensor(np.ones((10, 3), "float32"))).shape
+    (10, 2)
+    """
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise ArgumentTypeError(f"size is a number of samples, not {size!r}")
+    if size < 1:
+        raise ArgumentError(f"size is at least 1 sample, not {size}")
+    if isinstance(batch_axis, bool) or not isinstance(batch_axis, int) or batch_axis < 0:
+        raise ArgumentError(f"batch_axis is 0 or more, not {batch_axis!r}")
+    rules = list(combine.values()) if isinstance(combine, Mapping) else [combine]
+    for rule in rules:
+        if rule is not None and rule not in RULES and not callable(rule):
+            raise ArgumentError(f"combine is 'sum', 'mean', a callable, or a mapping to these, not {rule!r}")
+    parts = Parts(size, batch_axis, patterns_of(whole, "whole"), combine, verify, allow_coupled)
+    return checkpoint.adapt(target, parts, blocks, "microbatch")
+
+
+class Parts(checkpoint.Rerun):
+    """What a microbatched model does in place of its forward; only settings.
+
+    Parameters
+    ----------
+    size, batch_axis, whole, combine, verify, allow_coupled
+        See :func:`microbatch`.
+    """
+
+    def __init__(
+        self, size: int, batch_axis: int, whole: tuple[str, ...], combine: Any, verify: bool, allow_coupled: bool
+    ) -> None:
+        super().__init__(True)
+        self.size = size
+        self.axis = batch_axis
+        self.whole = whole
+        self.combine = combine
+        self.probe = verify
+        self.allow_coupled = allow_coupled
+
+    def apply(
+        self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a function over blocks in parts of the batch."""
+        backend = checkpoint._common_backend(blocks, args, kwargs)
+        leaves, layout = tree.flatten((args, kwargs))
+        split = self._which(backend, function, args, kwargs, leaves)
+        batch = self._batch(backend, leaves, layout, split)
+        ranges = [(start, min(start + self.size, batch)) for start in range(0, batch, self.size)]
+
+        def part(start: int, stop: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            narrow = backend.block.narrow
+            cut = [
+                narrow(leaf, self.axis, start, stop) if yes else leaf for leaf, yes in zip(leaves, split, strict=True)
+            ]
+            inner: tuple[tuple[Any, ...], dict[str, Any]] = tree.unflatten(layout, cut, (args, kwargs))
+            return inner
+
+        if not self.allow_coupled:
+            self._refuse_coupled(backend, blocks)
+        if self.probe and batch > 1:
+            self._probe(backend, function, blocks, leaves, split, layout, (args, kwargs), batch)
+        guard = None if self.allow_coupled else _Guard(backend, blocks)
+        outputs = []
+        for start, stop in ranges:
+            inner_args, inner_kwargs = part(start, stop)
+            if guard is None:
+                outputs.append(checkpoint.run(function, blocks, inner_args, inner_kwargs, self.verify))
+                continue
+            with guard:
+                outputs.append(checkpoint.run(function, blocks, inner_args, inner_kwargs, self.verify))
+        return self._merge(backend, outputs, [stop - start for start, stop in ranges])
+
+    def _which(
+        self,
+        backend: Backend,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+    ) -> list[bool]:
+        """For each leaf of the arguments, whether it is split."""
+        try:
+            names = [
+                parameter.name
+                for parameter in inspect.signature(function).parameters.values()
+                if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            ]
+        except (TypeError, ValueError):
+            names = []
+        labelled = [(names[index] if index < len(names) else str(index), value) for index, value in enumerate(args)]
+        labelled += list(kwargs.items())
+        unknown = [name for name in self.whole if name not in {label for label, _ in labelled} and name not in names]
+        if unknown:
+            raise ArgumentError(
+                f"whole= names {', '.join(unknown)}, but the arguments are: {', '.join(label for label, _ in labelled) or 'none'}"
+            )
+        split = []
+        for label, value in labelled:
+            split += [backend.block.is_tensor(leaf) and label not in self.whole for leaf in tree.flatten(value)[0]]
+        assert len(split) == len(leaves)  # the same leaves, argument by argument
+        return split
+
+    def _batch(self, backend: Backend, leaves: list[Any], layout: tree.Layout, split: list[bool]) -> int:
+        shape = backend.block.shape
+        sizes: dict[str, int] = {}
+        for path, leaf, yes in zip(layout.paths("argument"), leaves, split, strict=True):
+            if not yes:
+                continue
+            dims = shape(leaf)
+            if len(dims) <= self.axis:
+                raise ArgumentError(
+                    f"{path} has shape {dims}, so no axis {self.axis} to split; name it in whole= to give it whole"
+                )
+            sizes[path] = dims[self.axis]
+        if not sizes:
+            raise ArgumentError("microbatch needs at least one tensor argument to split")
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{path} has {count}" for path, count in sizes.items())
+            raise ArgumentError(
+                f"the arguments differ in their batch (axis {self.axis}): {listed}; name in whole= what is not split"
+            )
+        batch = next(iter(sizes.values()))
+        if batch == 0:
+            raise ArgumentError("the batch is empty; microbatch needs at least one sample")
+        return batch
+
+    def _refuse_coupled(self, backend: Backend, blocks: list[Block]) -> None:
+        for block in blocks:
+            path = backend.block.couples_samples(block._inner) if block._inner is not None else None
+            if path is not None:
+                frozen = {id(layer) for layer in block._frozen_norms(block.structure())}
+                if id(block.structure().norms.get(path)) not in frozen:
+                    raise _coupled(path or type(block._inner).__name__, "computes statistics over the batch")
+
+    def _probe(
+        self,
+        backend: Backend,
+        function: Callable[..., Any],
+        blocks: list[Block],
+        leaves: list[Any],
+        split: list[bool],
+        layout: tree.Layout,
+        like: Any,
+        batch: int,
+    ) -> None:
+        """Change the second half of a small batch: the outputs of the first half must keep their bits."""
+        block = backend.block
+        half = min(self.size, batch // 2)
+
+        def run(changed: bool) -> list[Any]:
+            made = []
+            for leaf, yes in zip(leaves, split, strict=True):
+                if not yes:
+                    made.append(leaf)
+                    continue
+                first = block.narrow(leaf, self.axis, 0, half)
+                second = block.narrow(leaf, self.axis, half, 2 * half)
+                if changed:
+                    one = block.narrow(leaf, self.axis, 0, 1)
+                    twin = block.concat([one] * half, self.axis)
+                    second = block.scale(second, 2.0) if block.equal(twin, second) and block.is_floating(leaf) else twin
+                made.append(block.concat([first, second], self.axis))
+            args, kwargs = tree.unflatten(layout, made, like)
+            with _Untouched(backend, blocks), backend.tape.no_record():
+                found = tree.flatten(function(*args, **kwargs))[0]
+                return [
+                    block.clone(block.narrow(item, self.axis, 0, half))
+                    for item in found
+                    if block.is_tensor(item) and len(block.shape(item)) > self.axis
+                ]
+
+        for index, (before, after) in enumerate(zip(run(False), run(True), strict=True)):
+            if not block.equal(before, after):
+                raise _coupled(f"output {index}", "changes for some samples when only other samples change")
+
+    def _merge(self, backend: Backend, outputs: list[Any], sizes: list[int]) -> Any:
+        flat = [tree.flatten(output) for output in outputs]
+        layout = flat[0][1]
+        if any(other != layout for _, other in flat):
+            raise ArgumentError("the parts returned differently nested outputs, so they can't be joined")
+        merged = [
+            self._join(backend, path, values, sizes)
+            for path, values in zip(
+                layout.paths("output"), zip(*(leaves for leaves, _ in flat), strict=True), strict=True
+            )
+        ]
+        return tree.unflatten(layout, merged, outputs[0])
+
+    def _join(self, backend: Backend, path: str, values: tuple[Any, ...], sizes: list[int]) -> Any:
+        block = backend.block
+        if not block.is_tensor(values[0]):
+            if isinstance(values[0], ONCE) and all(
+                type(value) is type(values[0]) and value == values[0] for value in values
+            ):
+                return values[0]
+            raise ArgumentError(
+                f"{path} is {values[0]!r} in the first part and differs in others; return a tensor, or the same value"
+            )
+        rule = self._rule(path, len(block.shape(values[0])))
+        if rule is not None:
+            return self._combine(backend, rule, list(values), sizes)
+        for value, size in zip(values, sizes, strict=True):
+            shape = block.shape(value)
+            if len(shape) <= self.axis or shape[self.axis] != size:
+                raise ArgumentError(
+                    f"{path} has shape {shape} for a part of {size} samples, so no batch axis {self.axis}; give combine='sum', 'mean' or a "
+                    "callable if it is one value a part"
+                )
+        return values[0] if len(values) == 1 else block.concat(list(values), self.axis)
+
+    def _rule(self, path: str, dimensions: int) -> Any:
+        if isinstance(self.combine, Mapping):
+            for key, rule in self.combine.items():
+                if path == f"output[{key!r}]":
+                    return rule
+            return None
+        return self.combine if dimensions == 0 else None
+
+    @staticmethod
+    def _combine(backend: Backend, rule: Any, values: list[Any], sizes: list[int]) -> Any:
+        if callable(rule):
+            return rule(values)
+        block = backend.block
+        total = sum(sizes)
+        if rule == "mean":
+            values = [block.scale(value, size / total) for value, size in zip(values, sizes, strict=True)]
+        joined = values[0]
+        for value in values[1:]:
+            joined = block.add(joined, value)
+        return joined
+
+
+def _coupled(layer: str, why: str) -> BatchCoupledError:
+    return BatchCoupledError(
+        f"{layer} {why}, so the batch can't be split without changing the result. Freeze it or put it in inference mode, leave it "
+        "outside the microbatched part, or pass allow_coupled=True to use the statistics of each part"
+    )
+
+
+class _Untouched:
+    """Runs something that must leave buffers and random state as they were."""
+
+    def __init__(self, backend: Backend, blocks: list[Block]) -> None:
+        self.backend = backend
+        self.entries = [entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None]
+        self.generators = [item for block in blocks for item in block.structure().generators.values()]
+
+    def __enter__(self) -> None:
+        block = self.backend.block
+        self.random = random.snapshot(self.backend, self.generators)
+        self.live = block.swap(self.entries, [block.clone(entry.tensor) for entry in self.entries])
+
+    def __exit__(self, *details: object) -> None:
+        self.backend.block.swap(self.entries, self.live)
+        self.random.restore()
+
+
+class _Guard:
+    """Notices a buffer that a part has moved, puts back what all parts moved, and raises."""
+
+    def __init__(self, backend: Backend, blocks: list[Block]) -> None:
+        self.backend = backend
+        self.entries = [entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None]
+        self.values = [backend.block.clone(entry.tensor) for entry in self.entries]
+        self.random = random.snapshot(
+            backend, [item for block in blocks for item in block.structure().generators.values()]
+        )
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        if kind is not None or not self.entries:
+            return
+        block = self.backend.block
+        originals = [entry.tensor for entry in self.entries]
+        now = block.swap(self.entries, originals)
+        moved = [
+            entry.name
+            for entry, tensor, value in zip(self.entries, now, self.values, strict=True)
+            if not block.equal(tensor, value)
+        ]
+        if not moved:
+            block.swap(self.entries, now)
+            return
+        for tensor, value in zip(originals, self.values, strict=True):
+            block.assign(tensor, block.to_numpy(value))
+        self.random.restore()
+        raise _coupled(moved[0], "is a buffer that the forward changes")

@@ -1,0 +1,121 @@
+"""Random state of a whole process: the frameworks', Python's, NumPy's and registered generators."""
+
+from __future__ import annotations
+
+import random as python_random
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unigrad.errors import ArgumentError, ArgumentTypeError
+from unigrad.plugins import backend_of, backends_in_use
+from unigrad.protocols import Backend
+
+__all__ = ["RandomState", "register_generator", "seed", "snapshot"]
+
+_registered: list[weakref.ref[Any]] = []
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """A snapshot of every random source that a backend and this process have.
+
+    Parameters
+    ----------
+    backend
+        The backend whose global state it holds.
+    native
+        That state.
+    python, numpy
+        States of the generators of ``random`` and ``numpy.random``.
+    generators
+        ``(generator, state)`` of each registered generator and of those that the blocks own.
+    """
+
+    backend: Backend
+    native: Any
+    python: Any
+    numpy: Any
+    generators: tuple[tuple[Any, Any], ...]
+
+    def restore(self) -> None:
+        """Set every source to the state it had."""
+        self.backend.rng.restore(self.native)
+        python_random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        for generator, state in self.generators:
+            if isinstance(generator, np.random.Generator):
+                generator.bit_generator.state = state
+            else:
+                self.backend.rng.set_generator_state(generator, state)
+
+
+def seed(number: int) -> None:
+    """Seed Python's and NumPy's global generators and those of every imported framework that has a backend.
+
+    Parameters
+    ----------
+    number
+        From 0 to 2**32 - 1.
+
+    Raises
+    ------
+    ArgumentError
+        If it is out of range.
+    """
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise ArgumentTypeError(f"a seed is an integer, not {number!r}")
+    if not 0 <= number < 2**32:
+        raise ArgumentError(f"a seed lies between 0 and 2**32 - 1, not {number!r}")
+    python_random.seed(int(number))
+    np.random.seed(int(number))
+    for backend in backends_in_use():
+        backend.rng.seed(int(number))
+
+
+def register_generator(generator: Any) -> None:
+    """Have checkpoints keep the state of an own generator: a NumPy ``Generator`` or one of a framework.
+
+    It is held weakly. Generators that a model owns as attributes need not be registered.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If no backend knows the object as a generator.
+    """
+    if not isinstance(generator, np.random.Generator):
+        backend = backend_of(generator)
+        if not backend.rng.is_generator(generator):
+            raise ArgumentTypeError(f"a {type(generator).__name__} of {backend.spec.name} is not a random generator")
+    _registered[:] = [ref for ref in _registered if ref() is not None and ref() is not generator]
+    _registered.append(weakref.ref(generator))
+
+
+def snapshot(backend: Backend, generators: Iterable[Any] = ()) -> RandomState:
+    """Take the state of every random source.
+
+    Parameters
+    ----------
+    backend
+        The backend whose global state is taken.
+    generators
+        Generators beside the registered ones, e.g. those that a block owns.
+
+    Returns
+    -------
+    RandomState
+        With ``restore()``.
+    """
+    rng = backend.rng
+    found: dict[int, Any] = {}
+    for generator in (*(ref() for ref in _registered), *generators):
+        if generator is not None and (isinstance(generator, np.random.Generator) or rng.is_generator(generator)):
+            found[id(generator)] = generator
+    states = tuple(
+        (item, item.bit_generator.state if isinstance(item, np.random.Generator) else rng.generator_state(item))
+        for item in found.values()
+    )
+    return RandomState(backend, rng.snapshot(), python_random.getstate(), np.random.get_state(), states)

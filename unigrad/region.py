@@ -1,0 +1,154 @@
+"""One checkpointed call: what its recompute needs to be the forward again, and the proof that it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from unigrad import random, tree
+from unigrad.block import Block
+from unigrad.errors import RecomputeMismatchError, StaleGraphError
+from unigrad.protocols import Backend, Entry
+
+__all__ = ["CheckpointRegion"]
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class _Value:
+    """One output leaf as it was in the forward."""
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    mark: Any = None
+    kept: Any = None
+
+
+class CheckpointRegion:
+    """State at the forward of one call; satisfies :class:`unigrad.protocols.Region`.
+
+    Parameters
+    ----------
+    backend
+        The backend that runs it.
+    function, args, kwargs
+        The call.
+    blocks
+        Blocks whose parameters, buffers, modes and generators belong to the region.
+    verify
+        ``True``: compare fingerprints; ``"full"``: keep the outputs and name the first differing element; ``False``: compare
+        structure, shapes and dtypes only.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        blocks: Sequence[Block],
+        verify: bool | str,
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self._backend = backend
+        self._blocks = tuple(blocks)
+        self._verify = verify
+        primitive = backend.block
+        tables = [block.table() for block in blocks]
+        named = [(name, tensor) for table in tables for name, tensor in table.parameters.items()]
+        self.parameters = [tensor for _, tensor in named if primitive.trainable(tensor)]
+        self._versions = [(name, tensor, primitive.version(tensor)) for name, tensor in named]
+        self._entries: list[Entry] = [
+            entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None
+        ]
+        self._buffers = [primitive.clone(entry.tensor) for entry in self._entries]
+        self._modes = [primitive.modes(block._inner) for block in blocks if block._inner is not None]
+        self._generators = [item for block in blocks for item in block.structure().generators.values()]
+        self._random = random.snapshot(backend, self._generators)
+        self._layout: tree.Layout | None = None
+        self._values: list[_Value] = []
+
+    @contextmanager
+    def replay(self) -> Iterator[None]:
+        """Surround a recompute with the random state, buffers and modes of the forward; see ``Region.replay``."""
+        primitive = self._backend.block
+        changed = [name for name, tensor, version in self._versions if primitive.version(tensor) != version]
+        if changed:
+            raise StaleGraphError(
+                f"parameters of a checkpointed region were changed between forward and backward: {', '.join(changed)}; "
+                "run the forward again after a step"
+            )
+        models = [block._inner for block in self._blocks if block._inner is not None]
+        live_random = random.snapshot(self._backend, self._generators)
+        live_modes = [primitive.modes(model) for model in models]
+        live_buffers = primitive.swap(self._entries, [primitive.clone(tensor) for tensor in self._buffers])
+        try:
+            for model, modes in zip(models, self._modes, strict=True):
+                primitive.set_modes(model, modes)
+            self._random.restore()
+            yield
+        finally:
+            primitive.swap(self._entries, live_buffers)
+            for model, modes in zip(models, live_modes, strict=True):
+                primitive.set_modes(model, modes)
+            live_random.restore()
+
+    def finish(self, outputs: Any) -> None:
+        """Take note of the forward's outputs."""
+        with self._backend.tape.no_record():
+            leaves, self._layout = tree.flatten(outputs)
+            self._values = [self._describe(leaf, keep=self._verify == "full") for leaf in leaves]
+
+    def _describe(self, leaf: Any, keep: bool) -> _Value:
+        primitive = self._backend.block
+        if not primitive.is_tensor(leaf):
+            return _Value(type(leaf).__name__, mark=leaf if isinstance(leaf, PLAIN) else None)
+        mark = self._backend.checkpoint.fingerprint(leaf) if self._verify is True else None
+        return _Value(
+            "tensor", primitive.shape(leaf), primitive.dtype(leaf), mark, primitive.clone(leaf) if keep else None
+        )
+
+    def check(self, outputs: Any) -> None:
+        """Raise ``RecomputeMismatchError`` unless the outputs are those of the forward."""
+        with self._backend.tape.no_record():
+            leaves, layout = tree.flatten(outputs)
+            if layout != self._layout:
+                raise self._mismatch("the nesting of its outputs", self._layout, layout)
+            for path, old, leaf in zip(layout.paths("output"), self._values, leaves, strict=True):
+                new = self._describe(leaf, keep=self._verify == "full")
+                if (old.kind, old.shape, old.dtype) != (new.kind, new.shape, new.dtype):
+                    raise self._mismatch(
+                        path, f"{old.kind} {old.dtype} {old.shape}", f"{new.kind} {new.dtype} {new.shape}"
+                    )
+                if old.kept is not None and not self._backend.block.equal(old.kept, new.kept):
+                    raise self._mismatch(path, *self._first_difference(old.kept, new.kept))
+                if not (old.mark == new.mark or (old.mark != old.mark and new.mark != new.mark)):
+                    if old.kind != "tensor":
+                        raise self._mismatch(path, repr(old.mark), repr(new.mark))
+                    raise self._mismatch(path, "certain values", "others (verify='full' names the first one)")
+
+    def _first_difference(self, old: Any, new: Any) -> tuple[str, str]:
+        to_numpy = self._backend.block.to_numpy
+        a, b = to_numpy(old), to_numpy(new)
+        where = next(index for index in _indices(a.shape) if a[index].tobytes() != b[index].tobytes())
+        return f"{a[where]!r} at {where}", f"{b[where]!r}"
+
+    @staticmethod
+    def _mismatch(what: str, forward: Any, recompute: Any) -> RecomputeMismatchError:
+        return RecomputeMismatchError(
+            f"the recompute of a checkpointed region differs from its forward in {what}: the forward gave {forward}, the "
+            f"recompute {recompute}. The function must do the same on each call: look for state that it changes or reads "
+            "(counters, flags, parameters written through a view or a foreign array) and for unregistered random generators"
+        )
+
+
+def _indices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    import numpy as np
+
+    return iter(np.ndindex(*shape))

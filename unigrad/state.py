@@ -1,0 +1,197 @@
+"""Portable state: NumPy arrays by name, and safetensors files that say what they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unigrad.errors import ArgumentTypeError, StateFileError, StateMismatchError
+
+if TYPE_CHECKING:
+    from unigrad.block import Block
+
+__all__ = ["FORMAT", "LoadReport", "collect", "load", "load_arrays", "read_file", "save", "write_file"]
+
+FORMAT = 1
+"""Version of the metadata in the files that this library writes."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """Names of the block that a state did not hold, and names of the state that the block does not have."""
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+
+def collect(block: Block) -> dict[str, np.ndarray[Any, Any]]:
+    """Return copies of all parameters and buffers; see ``Block.state``."""
+    block.require_built()
+    table = block.table()
+    to_numpy = block.backend.block.to_numpy
+    return {name: to_numpy(tensor) for name, tensor in (*table.parameters.items(), *table.buffers.items())}
+
+
+def load_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> LoadReport:
+    """Check everything, then write everything; see ``Block.load_state``."""
+    if not isinstance(arrays, Mapping):
+        raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
+    block.require_built()
+    table = block.table()
+    primitive = block.backend.block
+    wanted = {**table.parameters, **table.buffers}
+    faults: list[str] = []
+    ready: dict[str, np.ndarray[Any, Any]] = {}
+    unexpected: list[str] = []
+    for name, value in arrays.items():
+        canonical = table.aliases.get(name, name)
+        if canonical not in wanted:
+            unexpected.append(str(name))
+            continue
+        if not isinstance(value, np.ndarray | np.generic):
+            faults.append(f"{name}: a {type(value).__name__}, not a NumPy array")
+            continue
+        array = np.asarray(value)
+        target = wanted[canonical]
+        shape, dtype = primitive.shape(target), primitive.dtype(target)
+        if array.shape != shape:
+            faults.append(f"{name}: shape {array.shape}, the block has {shape}")
+        elif array.dtype.name != dtype:
+            faults.append(f"{name}: dtype {array.dtype.name}, the block has {dtype}")
+        elif canonical in ready and not np.array_equal(ready[canonical], array, equal_nan=array.dtype.kind == "f"):
+            faults.append(f"{name}: tied to {canonical} in the block, but the values differ")
+        else:
+            ready[canonical] = array
+    missing = [
+        name for name in wanted if name not in ready and not any(fault.startswith(f"{name}:") for fault in faults)
+    ]
+    if strict:
+        faults += [f"{name}: missing" for name in missing]
+        faults += [f"{name}: the block has no such name" for name in unexpected]
+    if faults:
+        raise StateMismatchError(
+            f"the state does not fit the block, nothing was changed ({len(faults)} mismatches):\n  "
+            + "\n  ".join(faults)
+        )
+    for name, array in ready.items():
+        primitive.assign(wanted[name], array)
+    return LoadReport(tuple(missing), tuple(unexpected))
+
+
+def save(block: Block, path: Any) -> None:
+    """Write a block's state, roles and ties; see ``Block.save``."""
+    arrays = collect(block)
+    description = {
+        "format": FORMAT,
+        "framework": block.backend.spec.name,
+        "roles": dict(block.roles),
+        "ties": dict(block.aliases),
+    }
+    write_file(path, arrays, description)
+
+
+def load(block: Block, path: Any, strict: bool) -> LoadReport:
+    """Read a block's state; see ``Block.load``."""
+    block.require_built()
+    arrays, description = read_file(path)
+    framework, own = description.get("framework"), block.backend.spec.name
+    if framework != own:
+        raise StateMismatchError(
+            f"{path} holds the state of a {framework} block, this one is of {own}; layouts of different frameworks are not "
+            "mapped yet, and a square weight would load transposed in silence"
+        )
+    roles = block.roles
+    differing = [
+        f"{name}: role {role!r} in the file, {roles[name]!r} in the block"
+        for name, role in description.get("roles", {}).items()
+        if name in roles and roles[name] != role
+    ]
+    if differing:
+        raise StateMismatchError("the file describes other layers, nothing was changed:\n  " + "\n  ".join(differing))
+    # A name tied in the file stands for itself in a block where it is not tied.
+    tied = {alias: arrays[name] for alias, name in description.get("ties", {}).items() if name in arrays}
+    return load_arrays(
+        block, {**arrays, **{alias: array for alias, array in tied.items() if alias not in arrays}}, strict
+    )
+
+
+def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], description: Mapping[str, Any]) -> None:
+    """Write arrays and a description to a safetensors file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        The file.
+    arrays
+        Name -> array of any memory layout; they are written in C order (safetensors 0.8.0 writes raw memory, which
+        scrambles others: https://github.com/huggingface/safetensors/issues/825).
+    description
+        Anything that JSON can hold.
+
+    Raises
+    ------
+    OSError
+        If the file can't be written.
+    """
+    from safetensors.numpy import save as to_bytes
+
+    target = Path(path)
+    contiguous = {name: np.array(array, order="C", copy=True) for name, array in arrays.items()}
+    data = to_bytes(contiguous, metadata={"unigrad": json.dumps(dict(description))})
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp makes a private file; a state file is an ordinary one
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    """Read what :func:`write_file` wrote.
+
+    Returns
+    -------
+    tuple
+        Arrays by name, and the description.
+
+    Raises
+    ------
+    StateFileError
+        If the file is missing, truncated, hostile, or not one of this library's.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as stream:
+            metadata = stream.metadata() or {}
+            arrays = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # not a dict
+    except FileNotFoundError as error:
+        raise StateFileError(f"there is no file {path}") from error
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateFileError(f"{path} is not a whole safetensors file: {error}") from error
+    try:
+        description = json.loads(metadata["unigrad"])
+        version = description["format"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateFileError(
+            f"{path} is a safetensors file, but not one that unigrad wrote (it has no description of its contents); load it "
+            "with safetensors.numpy.load_file and pass the arrays to load_state"
+        ) from error
+    if version != FORMAT:
+        raise StateFileError(f"{path} has format {version}; this version of unigrad reads format {FORMAT}")
+    return arrays, description

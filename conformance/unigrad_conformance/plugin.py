@@ -229,7 +229,7 @@ class Outcomes:
         if report.failed:
             if error is None:
                 return "failed", _unexpected_pass(self._ids[item] in self._known, report.longreprtext), ""
-            return "failed", error.exconly(tryshort=True), report.longreprtext
+            return "failed", error.exconly(tryshort=True), report.longreprtext.strip("\n")
         if report.skipped and hasattr(report, "wasxfail"):
             return ("known failure" if self._ids[item] in self._known else "refused"), report.wasxfail, ""
         if report.skipped:
@@ -238,7 +238,8 @@ class Outcomes:
 
     def _finish(self, item: pytest.Item) -> None:
         test = self._ids[item]
-        outcome, reason, details = self._verdicts.get(item, ("passed", "", ""))
+        outcome, reason, details = self._verdicts.pop(item, ("passed", "", ""))
+        observed = item.stash.get(OBSERVED, None)
         self._log.write(
             "result",
             id=test,
@@ -247,9 +248,8 @@ class Outcomes:
             details=details,
             url=self._known[test].url if test in self._known else "",
             duration_s=round(self._seconds[item], 4),
-            observations=self._log.encode(item.stash.get(OBSERVED, None) or ()),
+            observations=self._log.encode(observed or ()),
         )
-        self._verdicts.pop(item, None)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:

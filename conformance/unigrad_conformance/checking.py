@@ -1,0 +1,140 @@
+"""A whole check: choose the backends, run them, compare them, and say how it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unigrad.errors import ArgumentError, BackendNotFoundError, BackendUnavailableError
+from unigrad.plugins import backend_names, explain
+from unigrad_conformance import runner
+from unigrad_conformance.clauses import CLAUSES
+from unigrad_conformance.compare import agreements
+from unigrad_conformance.progress import Display
+from unigrad_conformance.report import exit_code, report_text
+from unigrad_conformance.results import FORMAT, Session, finish, session_to_json
+
+__all__ = ["Outcome", "check_all"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Exit code, text and JSON data of a check."""
+
+    code: int
+    text: str
+    data: dict[str, Any]
+
+
+def check_all(
+    names: Sequence[str],
+    folder: Path,
+    *,
+    pattern: str | None = None,
+    jobs: int | None = None,
+    timeout_s: float = 900.0,
+    suite: str = runner.SUITE,
+) -> Outcome:
+    """Check the named backends, or all that are installed.
+
+    Parameters
+    ----------
+    names
+        ``NAME`` or ``NAME=PYTHON``.
+    folder
+        Existing folder for the results.
+    pattern
+        A test id, a clause, or an expression for pytest's ``-k``.
+    jobs
+        Backends at a time; by default one per core.
+    timeout_s
+        Seconds after which the process of a backend is killed.
+    suite
+        Import name of the package of tests.
+
+    Raises
+    ------
+    BackendNotFoundError, BackendUnavailableError
+        A named backend is unknown, or its framework is not installed.
+    ArgumentError
+        A name given twice, or an interpreter that does not exist.
+    """
+    targets, absent, notes = _choose(names)
+    exact = pattern is not None and ("::" in pattern or pattern in CLAUSES)
+    at_once = min(jobs or os.cpu_count() or 1, max(len(targets), 1))
+    with Display([target.name for target in targets]) as display:
+        sessions = runner.check(
+            targets,
+            folder,
+            select=pattern if exact else None,
+            pattern=None if exact else pattern,
+            jobs=at_once,
+            timeout_s=timeout_s,
+            suite=suite,
+            watch=display.show,
+        )
+    for session in absent:
+        finish(folder, replace(session, selection=pattern))
+    sessions = sorted([*sessions, *absent], key=lambda session: session.backend)
+    code = exit_code(sessions)
+    text = "\n\n".join([report_text(sessions), *notes, _closing(sessions, code, pattern)])
+    return Outcome(code, text, _data(sessions, code))
+
+
+def _choose(names: Sequence[str]) -> tuple[list[runner.Target], list[Session], list[str]]:
+    """Return what to run, sessions of what is installed and does not load, and notes on what is not installed."""
+    targets: list[runner.Target] = []
+    absent: list[Session] = []
+    notes: list[str] = []
+    for text in names or backend_names():
+        target = runner.Target.parse(text)
+        if target.name in [known.name for known in targets] + [session.backend for session in absent]:
+            raise ArgumentError(f"backend {target.name!r} is named twice")
+        if "=" in text:
+            if shutil.which(target.python) is None:
+                raise ArgumentError(f"{text}: there is no interpreter {target.python!r}")
+            targets.append(target)
+            continue
+        row = explain(target.name)
+        message = row.error or ""
+        if row.status == "unknown":
+            raise BackendNotFoundError(message)
+        if row.status == "missing" and names:
+            raise BackendUnavailableError(message)
+        if row.status == "missing":
+            notes.append(f"not checked: {message}")
+        elif row.status in ("ready", "import order"):
+            targets.append(target)
+        else:
+            absent.append(Session(row.name, status="unavailable", message=message, framework=row.framework or ""))
+    return targets, absent, notes
+
+
+def _closing(sessions: Sequence[Session], code: int, pattern: str | None) -> str:
+    tests = sum(len(session.results) for session in sessions)
+    if code == 2:
+        empty = ", ".join(session.backend for session in sessions if not session.results) or "any backend"
+        wanted = "" if pattern is None else f" matches {pattern!r}"
+        return f"NO TEST RAN on {empty}: none{wanted}" if pattern else f"NO TEST RAN on {empty}"
+    verdict = "kept" if code == 0 else "FAILED"
+    return f"{verdict}: {tests} tests on {', '.join(session.backend for session in sessions)}"
+
+
+def _data(sessions: Sequence[Session], code: int) -> dict[str, Any]:
+    compared = []
+    for agreement in agreements(sessions):
+        data = asdict(agreement)
+        for difference in data["differences"]:
+            found = difference["comparison"]
+            found |= {key: repr(found[key]) for key in ("size", "relative") if found[key] == float("inf")}
+        compared.append(data | {"worst": agreement.worst if agreement.worst < float("inf") else "inf"})
+    return {
+        "format": FORMAT,
+        "exit": code,
+        "sessions": [session_to_json(session) for session in sessions],
+        "agreement": compared,
+    }

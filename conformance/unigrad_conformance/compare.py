@@ -1,0 +1,177 @@
+"""Whether two backends observed the same: pure functions over observations and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unigrad_conformance.observations import Observation
+from unigrad_conformance.results import Session
+
+__all__ = ["REFERENCE", "Agreement", "Comparison", "Difference", "agreements", "compare"]
+
+REFERENCE = "numpy"
+"""Name of the backend with which all others are compared."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two observations of one quantity.
+
+    Parameters
+    ----------
+    label
+        Empty if they agree; else ``"value" "not a number" "infinity" "shape" "dtype" "kind" "reason" "missing"``
+        or ``"exact value"``.
+    size, bound
+        Largest absolute difference per element and the larger of the two stated bounds.
+    relative
+        ``size`` over the largest finite absolute value of both.
+    where
+        Index of the first element that differs by more than the bound, or an empty text.
+    """
+
+    label: str = ""
+    size: float = 0.0
+    bound: float = 0.0
+    relative: float = 0.0
+    where: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Size over bound; 0 for no difference, infinity where none is allowed."""
+        if self.size == 0:
+            return 0.0
+        return self.size / self.bound if self.bound else float("inf")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One quantity on which two backends differ; ``choice`` if no derivative exists there (clause X2)."""
+
+    test: str
+    name: str
+    comparison: Comparison
+    reason: str
+    choice: bool
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One backend against the reference.
+
+    Parameters
+    ----------
+    backend, reference
+        Names.
+    compared
+        Number of observations.
+    worst, worst_at
+        Largest ratio of difference to bound of the observations that are no choices, and where.
+    differences
+        What differs, in the order of the tests.
+    """
+
+    backend: str
+    reference: str
+    compared: int
+    worst: float
+    worst_at: str
+    differences: tuple[Difference, ...]
+
+    @property
+    def faults(self) -> list[Difference]:
+        """Differences that are no choices."""
+        return [difference for difference in self.differences if not difference.choice]
+
+
+def compare(left: Observation, right: Observation) -> Comparison:
+    """Compare two observations within the larger of their two bounds.
+
+    NaN equals NaN, and an infinity the same infinity; NaN against a number is a difference of its own kind.
+    """
+    if (left.array is None) != (right.array is None):
+        return Comparison("kind")
+    if left.array is None or right.array is None:
+        return Comparison() if _same(left.exact, right.exact) else Comparison("exact value", where=_both(left, right))
+    if left.array.shape != right.array.shape:
+        return Comparison("shape", where=f"{left.array.shape} against {right.array.shape}")
+    if left.array.dtype != right.array.dtype or left.dtype != right.dtype:
+        return Comparison("dtype", where=f"{left.dtype or left.array.dtype} against {right.dtype or right.array.dtype}")
+    if (left.reason, left.terms, left.factor) != (right.reason, right.terms, right.factor):
+        return Comparison("reason", where=f"bounds with other reasons: {left.reason!r} against {right.reason!r}")
+    return _compare_arrays(left.array, right.array, max(left.bound, right.bound))
+
+
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and bool(left == right)
+
+
+def _both(left: Observation, right: Observation) -> str:
+    return f"{left.exact!r} against {right.exact!r}"
+
+
+def _compare_arrays(left: npt.NDArray[Any], right: npt.NDArray[Any], bound: float) -> Comparison:
+    wide = np.float64 if left.dtype.kind == "f" else object
+    first, second = left.astype(wide), right.astype(wide)
+    if left.dtype.kind == "f":
+        for label, test in (("not a number", np.isnan), ("infinity", np.isinf)):
+            apart = test(first) != test(second)
+            if label == "infinity":
+                apart |= np.isinf(first) & np.isinf(second) & (first != second)
+            if apart.any():
+                return Comparison(label, float("inf"), bound, float("inf"), _index(apart))
+        finite = np.isfinite(first)
+        first, second = np.where(finite, first, 0.0), np.where(finite, second, 0.0)
+    gap = np.abs(first - second)
+    if not gap.size:
+        return Comparison(bound=bound)
+    size = float(gap.max())
+    largest = float(max(np.abs(first).max(), np.abs(second).max()))
+    relative = size / largest if largest else 0.0
+    if size <= bound:
+        return Comparison("", size, bound, relative)
+    return Comparison("value", size, bound, relative, _index(gap > bound))
+
+
+def _index(apart: npt.NDArray[Any]) -> str:
+    index = np.argwhere(apart)[0]
+    return f"[{', '.join(str(int(i)) for i in index)}]" if index.size else ""
+
+
+def agreements(sessions: Sequence[Session]) -> list[Agreement]:
+    """Compare every session with the reference, over the tests that passed on both."""
+    reference = next((session for session in sessions if session.backend == REFERENCE), None)
+    if reference is None:
+        return []
+    return [_agreement(reference, session) for session in sessions if session is not reference]
+
+
+def _agreement(reference: Session, session: Session) -> Agreement:
+    known = {result.id: result for result in reference.results if result.outcome == "passed"}
+    compared, worst, worst_at, differences = 0, 0.0, "", []
+    for result in session.results:
+        if result.outcome != "passed" or result.id not in known:
+            continue
+        left = {observation.name: observation for observation in known[result.id].observations}
+        right = {observation.name: observation for observation in result.observations}
+        for name in dict.fromkeys((*left, *right)):
+            compared += 1
+            if name not in left or name not in right:
+                only = left.get(name) or right[name]
+                where = f"only on {session.backend if name in right else reference.backend}"
+                differences.append(
+                    Difference(result.id, name, Comparison("missing", where=where), only.reason, only.choice)
+                )
+                continue
+            found = compare(left[name], right[name])
+            choice = left[name].choice or right[name].choice
+            if found.label:
+                differences.append(Difference(result.id, name, found, left[name].reason, choice))
+            if not choice and found.ratio > worst:
+                worst, worst_at = found.ratio, f"{result.id} {name}"
+    return Agreement(session.backend, reference.backend, compared, worst, worst_at, tuple(differences))

@@ -1,0 +1,161 @@
+"""The tables of a check, made from results alone: clauses by backends, agreement, and what failed."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from unigrad_conformance.clauses import CLAUSES, Clause
+from unigrad_conformance.compare import REFERENCE, Agreement, Difference, agreements
+from unigrad_conformance.results import Result, Session
+from unigrad_conformance.tables import Table
+
+__all__ = ["agreement_table", "command", "exit_code", "matrix", "report_text", "summary_table"]
+
+# The worst outcome of the tests of a clause is its cell.
+_WORST_FIRST = ("failed", "no sample", "known failure", "refused", "passed")
+_CELLS = {"passed": "kept"}
+
+
+def exit_code(sessions: Sequence[Session]) -> int:
+    """Return 0 for all kept, 1 for any failure or disagreement, 2 if a backend ran no test or the usage was wrong."""
+    if any(session.status in ("usage", "unknown") for session in sessions):
+        return 2
+    failed = any(session.status != "complete" or session.bad for session in sessions)
+    if failed or any(agreement.faults for agreement in agreements(sessions)):
+        return 1
+    return 0 if sessions and all(session.results for session in sessions) else 2
+
+
+def summary_table(sessions: Sequence[Session]) -> Table:
+    """Return one row per backend: versions and counts."""
+    rows = []
+    for session in sessions:
+        counts = [
+            str(session.count(outcome)) for outcome in ("passed", "refused", "known failure", "no sample", "failed")
+        ]
+        framework = f"{session.framework} {session.framework_version}".strip() or "-"
+        status = "complete" if session.status == "complete" else f"FAILED: {session.status}"
+        rows.append((session.backend, framework, session.python or "-", *counts, f"{session.duration_s:.1f} s", status))
+    columns = ("backend", "framework", "python", "passed", "refused", "known", "no sample", "failed", "time", "session")
+    return Table("Backends", columns, tuple(rows))
+
+
+def matrix(sessions: Sequence[Session]) -> Table:
+    """Return the clauses by the backends; a clause without a test in a selection has no row."""
+    compared = {agreement.backend: agreement for agreement in agreements(sessions)}
+    partial = any(session.selection is not None for session in sessions)
+    rows = []
+    for clause in CLAUSES.values():
+        cells = [_cell(clause, session, compared.get(session.backend)) for session in sessions]
+        if any(cells) or (clause.checked_by in ("suite", "later") and not partial):
+            rows.append((clause.name, clause.title, *(cell or "not yet" for cell in cells)))
+    return Table("Clauses", ("clause", "promise", *(session.backend for session in sessions)), tuple(rows))
+
+
+def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> str:
+    """Return the text of one cell; empty where nothing was tested."""
+    outcomes = [result.outcome for result in session.results if clause.name in result.clauses]
+    if clause.name == "X1" and agreement is not None and agreement.compared:
+        outcomes.append("failed" if agreement.faults else "passed")
+    if not outcomes:
+        return "" if session.status == "complete" else "failed"
+    worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
+    count = outcomes.count(worst)
+    text = _CELLS.get(worst, worst)
+    return text if count == len(outcomes) else f"{text} {count}/{len(outcomes)}"
+
+
+def agreement_table(compared: Sequence[Agreement]) -> Table:
+    """Return one row per backend compared with the reference."""
+    rows = []
+    for agreement in compared:
+        choices = len(agreement.differences) - len(agreement.faults)
+        worst = f"{agreement.worst:.2g} x bound"
+        rows.append(
+            (
+                agreement.backend,
+                str(agreement.compared),
+                str(len(agreement.faults)),
+                str(choices),
+                worst,
+                agreement.worst_at or "-",
+            )
+        )
+    columns = ("backend", "observations", "differ", "choices differ", "worst", "at")
+    return Table(f"Agreement with {REFERENCE}", columns, tuple(rows))
+
+
+def _difference_lines(agreement: Agreement, difference: Difference) -> Iterator[str]:
+    found = difference.comparison
+    kind = "choice (X2)" if difference.choice else "DIFFERS"
+    pair = f"{agreement.backend} against {agreement.reference}"
+    yield f"{kind}: {pair}, {difference.test}, {difference.name}: {found.label}"
+    if found.label == "value":
+        yield (
+            f"    first at {found.where or 'the scalar'}; largest difference {found.size:.3g} "
+            f"({found.relative:.3g} of the largest value), bound {found.bound:.3g}"
+        )
+    elif found.where:
+        yield f"    at {found.where}" if found.where.startswith("[") else f"    {found.where}"
+    if found.label not in ("exact value", "missing"):
+        yield f"    bound because: {difference.reason}"
+
+
+def command(session: Session, result: Result) -> str:
+    """Return the command that runs one test alone."""
+    return shlex.join(["unigrad", "check", session.target or session.backend, "-k", result.id])
+
+
+def _failure_lines(session: Session, result: Result) -> Iterator[str]:
+    label = "NO SAMPLE" if result.outcome == "no sample" else "FAILED"
+    yield f"{label}: {session.backend}, {result.id} ({', '.join(result.clauses)})"
+    yield textwrap.indent(result.details or result.reason, "    ")
+    if result.details and result.reason not in result.details:
+        yield textwrap.indent(result.reason, "    ")
+    yield f"    run it alone: {command(session, result)}"
+
+
+def _session_lines(session: Session) -> Iterator[str]:
+    if session.status != "complete":
+        yield f"FAILED: {session.backend} ({session.status})"
+        yield textwrap.indent(session.message, "    ")
+    refused: dict[str, int] = {}
+    for result in session.results:
+        if result.outcome == "known failure":
+            yield f"known failure: {session.backend}, {result.id}: {result.reason} ({result.url})"
+        if result.outcome == "no sample" and not result.mandatory:
+            yield f"no sample: {session.backend}, {result.id}: {result.reason}"
+        if result.outcome == "refused":
+            refused[result.reason] = refused.get(result.reason, 0) + 1
+    for reason, count in refused.items():
+        yield f"refused: {session.backend}, {count} {'test' if count == 1 else 'tests'}: {reason}"
+
+
+def report_text(sessions: Sequence[Session]) -> str:
+    """Return the whole report as text."""
+    compared = agreements(sessions)
+    parts = [summary_table(sessions).text(), matrix(sessions).text()]
+    if all(session.selection is None for session in sessions):
+        parts.append(_elsewhere())
+    if compared:
+        parts.append(agreement_table(compared).text())
+        lines = [
+            line for one in compared for difference in one.differences for line in _difference_lines(one, difference)
+        ]
+        parts += ["\n".join(lines)] if lines else []
+    elif len(sessions) > 1 or all(session.backend != REFERENCE for session in sessions):
+        parts.append(f"Agreement: not compared, as {REFERENCE!r} was not checked along.")
+    for session in sessions:
+        parts += ["\n".join(_session_lines(session))]
+    parts += ["\n".join(_failure_lines(session, result)) for session in sessions for result in session.bad]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _elsewhere() -> str:
+    places: dict[str, list[str]] = {}
+    for clause in CLAUSES.values():
+        if clause.checked_by not in ("suite", "later", "agreement"):
+            places.setdefault(clause.checked_by, []).append(clause.name)
+    return "Checked elsewhere: " + "; ".join(f"{', '.join(names)} by {place}" for place, names in places.items())

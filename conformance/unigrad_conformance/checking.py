@@ -115,12 +115,13 @@ def _choose(names: Sequence[str]) -> tuple[list[runner.Target], list[Session], l
 
 
 def _closing(sessions: Sequence[Session], code: int, pattern: str | None) -> str:
-    tests = sum(len(session.results) for session in sessions)
+    if code == 2 and any(session.status == "usage" for session in sessions):
+        return f"NO TEST RAN: the selection {pattern!r} cannot be read"
     if code == 2:
-        empty = ", ".join(session.backend for session in sessions if not session.results) or "any backend"
-        wanted = "" if pattern is None else f" matches {pattern!r}"
-        return f"NO TEST RAN on {empty}: none{wanted}" if pattern else f"NO TEST RAN on {empty}"
-    verdict = "kept" if code == 0 else "FAILED"
+        empty = ", ".join(session.backend for session in sessions if not session.results) or "anything"
+        return f"NO TEST RAN on {empty}" + ("" if pattern is None else f": none matches {pattern!r}")
+    tests = sum(len(session.results) for session in sessions)
+    verdict = "KEPT" if code == 0 else "FAILED"
     return f"{verdict}: {tests} tests on {', '.join(session.backend for session in sessions)}"
 
 

@@ -79,7 +79,6 @@ def session_of_log(name: str, text: str, cause: str, last: str = "") -> Session:
             running = ""
     results = []
     for test in planned.values():
-        where = "in this test" if test["id"] == running else "before this test ended"
         result = Result(
             id=test["id"],
             outcome="failed",
@@ -87,10 +86,13 @@ def session_of_log(name: str, text: str, cause: str, last: str = "") -> Session:
             cases=tuple(test["cases"]),
             needs=tuple(test["needs"]),
             mandatory=test["mandatory"],
-            reason=f"{cause} {where}",
-            details=last,
         )
-        results.append(_filled(result, done[test["id"]]) if test["id"] in done else result)
+        if test["id"] in done:
+            results.append(_filled(result, done[test["id"]]))
+        elif test["id"] == running:
+            results.append(replace(result, reason=f"{cause} in this test", details=last))
+        else:
+            results.append(replace(result, reason=f"not run: {cause}", ran=False))
     return replace(session, results=tuple(results))
 
 

@@ -113,9 +113,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     declared = metafunc.config.stash[BACKEND].spec.dtypes
     mark = metafunc.definition.get_closest_marker("dtypes")
     wanted: tuple[str, ...] = declared if mark is None else mark.args
-    refused = _refusal("dtype is not declared")
     metafunc.parametrize(
-        "dtype", [pytest.param(name, id=name, marks=() if name in declared else refused) for name in wanted]
+        "dtype",
+        [
+            pytest.param(name, id=name, marks=() if name in declared else _refusal(f"dtype {name}: not declared"))
+            for name in wanted
+        ],
     )
 
 
@@ -233,7 +236,7 @@ class Outcomes:
         if report.skipped and hasattr(report, "wasxfail"):
             return ("known failure" if self._ids[item] in self._known else "refused"), report.wasxfail, ""
         if report.skipped:
-            return "failed", f"the suite skips nothing, but this test did: {report.longreprtext}", ""
+            return "failed", f"the suite skips nothing, but this test did: {error and error.value}", ""
         return None
 
     def _finish(self, item: pytest.Item) -> None:
@@ -280,4 +283,4 @@ def _needs(test: str, item: pytest.Item) -> list[Capability]:
 def _unexpected_pass(is_known: bool, text: str) -> str:
     if is_known:
         return "passes, but known_failures.toml lists it: remove the entry"
-    return f"works, but the capability is not declared: declare it or raise UnsupportedError ({text.strip()})"
+    return f"works, but the capability is not declared: declare it or raise UnsupportedError ({text.removeprefix('[XPASS(strict)] ')})"

@@ -50,7 +50,11 @@ def matrix(sessions: Sequence[Session]) -> Table:
     for clause in CLAUSES.values():
         cells = [_cell(clause, session, compared.get(session.backend)) for session in sessions]
         if any(cells) or (clause.checked_by in ("suite", "later") and not partial):
-            rows.append((clause.name, clause.title, *(cell or "not yet" for cell in cells)))
+            filled = [
+                cell or ("failed" if session.status != "complete" and not session.results else "not yet")
+                for cell, session in zip(cells, sessions, strict=True)
+            ]
+            rows.append((clause.name, clause.title, *filled))
     return Table("Clauses", ("clause", "promise", *(session.backend for session in sessions)), tuple(rows))
 
 
@@ -60,7 +64,7 @@ def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> str:
     if clause.name == "X1" and agreement is not None and agreement.compared:
         outcomes.append("failed" if agreement.faults else "passed")
     if not outcomes:
-        return "" if session.status == "complete" else "failed"
+        return ""
     worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
     count = outcomes.count(worst)
     text = _CELLS.get(worst, worst)
@@ -111,9 +115,10 @@ def command(session: Session, result: Result) -> str:
 def _failure_lines(session: Session, result: Result) -> Iterator[str]:
     label = "NO SAMPLE" if result.outcome == "no sample" else "FAILED"
     yield f"{label}: {session.backend}, {result.id} ({', '.join(result.clauses)})"
-    yield textwrap.indent(result.details or result.reason, "    ")
-    if result.details and result.reason not in result.details:
+    if result.reason.partition("\n")[0] not in result.details:
         yield textwrap.indent(result.reason, "    ")
+    if result.details:
+        yield textwrap.indent(result.details, "    ")
     yield f"    run it alone: {command(session, result)}"
 
 
@@ -131,12 +136,17 @@ def _session_lines(session: Session) -> Iterator[str]:
             refused[result.reason] = refused.get(result.reason, 0) + 1
     for reason, count in refused.items():
         yield f"refused: {session.backend}, {count} {'test' if count == 1 else 'tests'}: {reason}"
+    not_run = [result for result in session.results if not result.ran]
+    if not_run:
+        yield f"FAILED: {session.backend}, {len(not_run)} tests {not_run[0].reason}"
 
 
 def report_text(sessions: Sequence[Session]) -> str:
     """Return the whole report as text."""
     compared = agreements(sessions)
-    parts = [summary_table(sessions).text(), matrix(sessions).text()]
+    parts = [summary_table(sessions).text()]
+    if any(session.results for session in sessions):
+        parts.append(matrix(sessions).text())
     if all(session.selection is None for session in sessions):
         parts.append(_elsewhere())
     if compared:
@@ -149,7 +159,9 @@ def report_text(sessions: Sequence[Session]) -> str:
         parts.append(f"Agreement: not compared, as {REFERENCE!r} was not checked along.")
     for session in sessions:
         parts += ["\n".join(_session_lines(session))]
-    parts += ["\n".join(_failure_lines(session, result)) for session in sessions for result in session.bad]
+    parts += [
+        "\n".join(_failure_lines(session, result)) for session in sessions for result in session.bad if result.ran
+    ]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -57,6 +57,8 @@ class Result:
         Whether the backend has to supply a sample for it.
     reason, details, url
         One line, the traceback, and the upstream link of a known failure.
+    ran
+        False if the session ended before the test was started.
     duration_s
         Seconds with set-up and teardown.
     observations
@@ -72,6 +74,7 @@ class Result:
     reason: str = ""
     details: str = ""
     url: str = ""
+    ran: bool = True
     duration_s: float = 0.0
     observations: tuple[Observation, ...] = ()
 

@@ -214,7 +214,8 @@ def _conclude(run: _Run, timeout_s: float) -> Session:
     if session.status == "complete" and status != "complete":
         session = replace(session, status=status, message=f"{cause}; its last lines:\n{last}" if last else cause)
     elif session.status == "complete" and code == _PYTEST_USAGE:
-        session = replace(session, status="usage" if session.framework else "error", message=last)
+        message = last[last.find("ERROR:") :]
+        session = replace(session, status="usage" if session.framework else "error", message=message, results=())
     run.cwd.cleanup()
     return replace(session, target=str(run.target), duration_s=round(time.monotonic() - run.started, 2))
 

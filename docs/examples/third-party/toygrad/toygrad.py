@@ -1,0 +1,211 @@
+"""A differentiating framework of one file, made to show how a backend for unigrad is written.
+
+It knows nothing of unigrad. Tensors are float64; operations on tensors that need a gradient remember their inputs and
+a function from the cotangent of the result to those of the inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+__version__ = "1.2"
+
+recording = True
+use_hooks: list[Callable[[Tensor], Any]] = []
+"""Called with each trainable leaf that a recorded operation uses."""
+generator = np.random.default_rng(0)
+_serial = itertools.count()
+
+
+def seed(number: int) -> None:
+    """Seed the one random generator of the framework."""
+    global generator
+    generator = np.random.default_rng(number)
+
+
+@contextlib.contextmanager
+def no_record() -> Iterator[None]:
+    """Switch recording off for a while."""
+    global recording
+    before, recording = recording, False
+    try:
+        yield
+    finally:
+        recording = before
+
+
+class Tensor:
+    """A float64 array; ``inputs`` and ``pull`` are there if an operation was recorded, and gone once released."""
+
+    def __init__(self, data: Any, requires_grad: bool = False) -> None:
+        self.data = np.array(data, dtype=np.float64)
+        self.requires_grad = requires_grad
+        self.grad: Tensor | None = None
+        self.version = 0
+        self.inputs: tuple[Tensor, ...] = ()
+        self.versions: tuple[int, ...] = ()
+        self.pull: Callable[[np.ndarray], Sequence[np.ndarray | None]] | None = None
+        self.released = False
+        self.serial = next(_serial)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made this tensor."""
+        return self.pull is None and not self.released
+
+    def write(self, data: Any) -> None:
+        """Overwrite the values in place."""
+        self.data[...] = data
+        self.version += 1
+
+    def __add__(self, other: Any) -> Tensor:
+        other = as_tensor(other)
+        return record(self.data + other.data, (self, other), lambda c: (_fold(c, self), _fold(c, other)))
+
+    def __mul__(self, other: Any) -> Tensor:
+        other = as_tensor(other)
+        a, b = self.data, other.data
+        return record(a * b, (self, other), lambda c: (_fold(c * b, self), _fold(c * a, other)))
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        a, b = self.data, other.data
+        return record(a @ b, (self, other), lambda c: (c @ b.T, a.T @ c))
+
+    def __neg__(self) -> Tensor:
+        return self * -1.0
+
+    def __sub__(self, other: Any) -> Tensor:
+        return self + -as_tensor(other)
+
+    def __truediv__(self, other: float) -> Tensor:
+        return self * (1.0 / other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __getitem__(self, key: Any) -> Tensor:
+        def pull(c: np.ndarray) -> tuple[np.ndarray]:
+            whole = np.zeros_like(self.data)
+            np.add.at(whole, key, c)
+            return (whole,)
+
+        return record(self.data[key], (self,), pull)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.data!r}, requires_grad={self.requires_grad})"
+
+
+class Parameter(Tensor):
+    """A leaf that a module trains."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, requires_grad=True)
+
+
+class Buffer(Tensor):
+    """A tensor that a module keeps without training it."""
+
+
+def as_tensor(value: Any) -> Tensor:
+    """Return the value as a tensor; a tensor is returned as it is."""
+    return value if isinstance(value, Tensor) else Tensor(value)
+
+
+def record(data: np.ndarray, inputs: tuple[Tensor, ...], pull: Callable[..., Sequence[np.ndarray | None]]) -> Tensor:
+    """Return a new tensor that remembers how it was made, if an input needs a gradient."""
+    result = Tensor(data)
+    if recording and any(x.requires_grad for x in inputs):
+        result.requires_grad = True
+        result.inputs, result.versions, result.pull = inputs, tuple(x.version for x in inputs), pull
+        for x in inputs:
+            if x.requires_grad and x.is_leaf:
+                for hook in use_hooks:
+                    hook(x)
+    return result
+
+
+def _fold(cotangent: np.ndarray, to: Tensor) -> np.ndarray:
+    """Undo broadcasting."""
+    cotangent = cotangent.sum(axis=tuple(range(cotangent.ndim - to.data.ndim)))
+    stretched = tuple(i for i, n in enumerate(to.data.shape) if n == 1 != cotangent.shape[i])
+    return cotangent.sum(axis=stretched, keepdims=True) if stretched else cotangent
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    y = np.tanh(x.data)
+    return record(y, (x,), lambda c: (c * (1.0 - y * y),))
+
+
+def total(x: Tensor) -> Tensor:
+    """Sum of all elements."""
+    return record(x.data.sum(), (x,), lambda c: (np.broadcast_to(c, x.data.shape),))
+
+
+def join(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    """Concatenate along an axis."""
+    ends = np.cumsum([t.data.shape[axis] for t in tensors])[:-1]
+    return record(
+        np.concatenate([t.data for t in tensors], axis), tuple(tensors), lambda c: tuple(np.split(c, ends, axis))
+    )
+
+
+def noise(shape: Sequence[int]) -> Tensor:
+    """Draw standard normal noise."""
+    return Tensor(generator.standard_normal(tuple(shape)))
+
+
+class Module:
+    """A model: parameters, buffers and modules are attributes; subclasses define ``forward``."""
+
+    training = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs."""
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs; for subclasses to define."""
+        raise NotImplementedError
+
+    def modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield this module and all inside it, with their paths."""
+        yield prefix, self
+        for key, value in vars(self).items():
+            if isinstance(value, Module):
+                yield from value.modules(f"{prefix}.{key}" if prefix else key)
+
+
+class Dense(Module):
+    """``x @ weight + bias``; ``weight`` has the shape ``(inputs, outputs)``."""
+
+    def __init__(self, weight: Any, bias: Any = None) -> None:
+        self.weight = Parameter(weight)
+        if bias is not None:
+            self.bias = Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of shape ``(batch, outputs)``."""
+        y = x @ self.weight
+        return y + self.bias if hasattr(self, "bias") else y
+
+
+class SGD:
+    """Gradient descent with momentum."""
+
+    def __init__(self, parameters: Sequence[Parameter], rate: float, momentum: float = 0.0) -> None:
+        self.parameters, self.rate, self.momentum = list(parameters), rate, momentum
+        self.velocity: dict[int, np.ndarray] = {}
+
+    def step(self) -> None:
+        """Move each parameter that holds a gradient."""
+        for p in self.parameters:
+            if p.grad is not None:
+                velocity = self.momentum * self.velocity.get(id(p), 0.0) + p.grad.data
+                self.velocity[id(p)] = velocity
+                p.write(p.data - self.rate * velocity)

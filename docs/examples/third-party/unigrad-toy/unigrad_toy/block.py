@@ -1,0 +1,184 @@
+"""A toygrad module as named tensors; tensors to and from NumPy. See ``unigrad.protocols.BlockModule``."""
+
+from __future__ import annotations
+
+import copy as copies
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import toygrad
+from toygrad import Buffer, Dense, Module, Parameter, Tensor
+
+from unigrad.protocols import Entry, Structure
+
+
+def is_model(obj: object) -> bool:
+    return isinstance(obj, Module)
+
+
+def is_tensor(obj: object) -> bool:
+    return isinstance(obj, Tensor)
+
+
+def unwrap(model: Any) -> Any:
+    return model
+
+
+def structure(model: Any, known: Structure | None = None) -> Structure:
+    parameters, buffers = [], []
+    for path, module in model.modules():
+        role = "dense" if isinstance(module, Dense) else "other"
+        for key, value in vars(module).items():
+            name = f"{path}.{key}" if path else key
+            if isinstance(value, Parameter):
+                parameters.append(Entry(name, name, value, role, path, module, key))
+            elif isinstance(value, Buffer):
+                buffers.append(Entry(name, name, value, role, path, module, key))
+    token = [(entry.name, id(entry.tensor)) for entry in parameters + buffers]
+    if known is not None and known.token == token:
+        return known
+    return Structure(tuple(parameters), tuple(buffers), token=token)
+
+
+def call(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None, frozen: Sequence[Any]
+) -> Any:
+    # toygrad has no normalization layers, so that nothing can be in ``frozen``.
+    if training is None:
+        return model(*args, **kwargs)
+    before = modes(model)
+    set_training(model, training)
+    try:
+        return model(*args, **kwargs)
+    finally:
+        set_modes(model, before)
+
+
+def training(model: Any) -> bool:
+    return bool(model.training)
+
+
+def set_training(model: Any, training: bool) -> None:
+    for _, module in model.modules():
+        module.training = training
+
+
+def modes(model: Any) -> Any:
+    return [(module, module.training) for _, module in model.modules()]
+
+
+def set_modes(model: Any, modes: Any) -> None:
+    for module, mode in modes:
+        module.training = mode
+
+
+def couples_samples(model: Any) -> str | None:
+    return None
+
+
+def copy(model: Any) -> Any:
+    return copies.deepcopy(model)
+
+
+def facade(model: Any, run: Callable[..., Any]) -> Any:
+    kind = type(model)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = kind.forward.__get__(self)
+        return run(plain, *args, **kwargs) if self.enabled else plain(*args, **kwargs)
+
+    # The class carries ``run``, so that a deep copy keeps it; the instance shares its tensors with the model.
+    twin = copies.copy(model)
+    twin.__class__ = type(kind.__name__, (kind,), {"forward": forward, "enabled": True})
+    return twin
+
+
+def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
+    return lambda: None  # toygrad creates every parameter at once
+
+
+def trainable(parameter: Any) -> bool:
+    return bool(parameter.requires_grad)
+
+
+def set_trainable(parameter: Any, trainable: bool) -> None:
+    parameter.requires_grad = trainable
+
+
+def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
+    before = [getattr(entry.owner, entry.key) for entry in entries]
+    for entry, tensor in zip(entries, tensors, strict=True):
+        setattr(entry.owner, entry.key, tensor)
+    return before
+
+
+def assign(tensor: Any, array: Any) -> None:
+    tensor.write(array)
+
+
+def version(tensor: Any) -> Hashable:
+    return int(tensor.version)
+
+
+def to_numpy(tensor: Any) -> Any:
+    return np.array(tensor.data, order="C")
+
+
+def from_numpy(array: Any) -> Any:
+    return Tensor(array)
+
+
+def shape(tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.data.shape)
+
+
+def dtype(tensor: Any) -> str:
+    return str(tensor.data.dtype)
+
+
+def is_floating(tensor: Any) -> bool:
+    return True
+
+
+def requires_gradient(tensor: Any) -> bool:
+    return bool(tensor.requires_grad)
+
+
+def clone(tensor: Any) -> Any:
+    twin = type(tensor)(tensor.data)
+    twin.requires_grad = False
+    return twin
+
+
+def zeros(tensor: Any) -> Any:
+    return Tensor(np.zeros_like(tensor.data))
+
+
+def add(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def scale(tensor: Any, factor: Any) -> Any:
+    return tensor * factor
+
+
+def cast(tensor: Any, dtype: str) -> Any:
+    return tensor  # there is only float64
+
+
+def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
+    norm = float(np.sqrt(sum(float((t.data * t.data).sum()) for t in tensors)))
+    return min(1.0, maximum / norm) if norm else 1.0
+
+
+def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:
+    return tensor[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    return toygrad.join(tensors, axis)
+
+
+def equal(left: Any, right: Any) -> bool:
+    return bool(left.data.shape == right.data.shape and left.data.tobytes() == right.data.tobytes())

@@ -1,0 +1,69 @@
+"""Recompute in toygrad, once for each output that a backward reaches. See ``unigrad.protocols.CheckpointModule``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from typing import Any
+
+import toygrad
+from toygrad import Tensor
+
+from unigrad import tree
+from unigrad.errors import CapturedTensorError, CreatedParameterError
+from unigrad_toy import tape
+
+
+def run(region: Any) -> Any:
+    if not toygrad.recording:
+        outputs = region.function(*region.args, **region.kwargs)
+        region.finish(outputs)
+        return outputs
+    leaves, layout = tree.flatten((region.args, region.kwargs))
+    given = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
+
+    def forward() -> tuple[Any, list[Any]]:
+        """Run on fresh leaves in place of the given tensors; return the outputs and those leaves."""
+        fresh = {id(x): Tensor(x.data, requires_grad=True) for x in given}
+        args, kwargs = tree.unflatten(layout, [fresh.get(id(x), x) for x in leaves])
+        return region.function(*args, **kwargs), [fresh[id(x)] for x in given]
+
+    first = Tensor(0.0).serial
+    outputs, inner = forward()
+    region.finish(outputs)
+    flat, shape = tree.flatten(outputs)
+    outer = {id(x): x for x in region.parameters} | {id(i): x for i, x in zip(inner, given, strict=True)}
+
+    def gate(position: int, output: Any) -> Any:
+        graph = tape.Graph([output])
+        for node in graph.nodes:
+            if id(node) in outer:
+                continue
+            if node.serial < first:  # older than this forward
+                raise CapturedTensorError(f"a tensor of shape {node.data.shape} is neither an argument nor of the blocks")
+            if node.is_leaf:
+                raise CreatedParameterError(f"a leaf of shape {node.data.shape} is created inside on each call")
+        reached = graph.leaves
+        places = [inner.index(node) if node in inner else node for node in reached]
+
+        def pull(cotangent: Any) -> list[Any]:
+            tape.recomputing += 1
+            try:
+                with region.replay():
+                    again, fresh = forward()
+                region.check(again)
+                loss = tree.flatten(again)[0][position]
+                targets = [fresh[p] if isinstance(p, int) else p for p in places]
+                parts = tape.vjp(tape.Graph([loss]), [Tensor(cotangent)], targets, retain=False, create=False)
+            finally:
+                tape.recomputing -= 1
+            return [None if part is None else part.data for part in parts]
+
+        return toygrad.record(output.data, tuple(outer[id(node)] for node in reached), pull)
+
+    gated = [gate(i, x) if isinstance(x, Tensor) and x.requires_grad else x for i, x in enumerate(flat)]
+    return tree.unflatten(shape, gated)
+
+
+def fingerprint(tensor: Any) -> Hashable:
+    return hashlib.blake2b(tensor.data.tobytes(), digest_size=16).digest()

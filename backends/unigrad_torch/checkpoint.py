@@ -1,0 +1,1 @@
+"""Recompute (placeholder until complete)."""

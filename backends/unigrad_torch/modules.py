@@ -1,0 +1,183 @@
+"""The tree of modules: paths, roles, lazy layers, wrappers, and whether any of it has changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.rnn import RNNBase, RNNCellBase
+from torch.nn.parameter import is_lazy
+
+from unigrad.protocols import Entry, Structure
+
+_ROLES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (nn.Linear, "dense"),
+    (_ConvTransposeNd, "transposed conv"),
+    (_ConvNd, "conv"),
+    ((nn.Embedding, nn.EmbeddingBag), "embedding"),
+    ((_NormBase, _BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), "norm"),
+    ((RNNBase, RNNCellBase), "recurrent"),
+)
+
+_PARAMETERS, _BUFFERS, _MODULES = attrgetter("_parameters"), attrgetter("_buffers"), attrgetter("_modules")
+_DICT = attrgetter("__dict__")
+
+
+def inner(model: Any) -> tuple[Any, str]:
+    """Return the module inside wrappers that change nothing, and the prefix they put before its native names."""
+    prefix = ""
+    while True:
+        name = wrapper(model)
+        if name is None:
+            return model, prefix
+        model = model._modules[name]
+        prefix += f"{name}."
+
+
+def wrapper(model: Any) -> str | None:
+    """Name of the child that a wrapper wraps, None for a module that is no wrapper."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "module"
+    # looked up, not imported: each of the two costs a second and tens of megabytes, and no instance exists before
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
+        return "_orig_mod"
+    if is_fsdp(model):
+        return "_fsdp_wrapped_module"
+    return None
+
+
+def is_fsdp(model: Any) -> bool:
+    """Whether the module is the wrapper of the first generation of FSDP."""
+    fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    return fsdp is not None and isinstance(model, fsdp.FullyShardedDataParallel)
+
+
+def layers(model: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield structural path, native path and module of every place in the tree, wrappers looked through."""
+    stack: list[tuple[str, str, Any, frozenset[int]]] = [("", "", model, frozenset())]
+    while stack:
+        path, native, module, above = stack.pop()
+        module, prefix = inner(module)
+        native = f"{native}.{prefix[:-1]}".lstrip(".") if prefix else native
+        if id(module) in above:  # a module that holds itself
+            continue
+        yield path, native, module
+        above = above | {id(module)}
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                stack.append((f"{path}.{name}" if path else name, f"{native}.{name}" if native else name, child, above))
+
+
+def _role(module: Any) -> str:
+    return next((role for kinds, role in _ROLES if isinstance(module, kinds)), "other")
+
+
+def _keeps_statistics(module: Any) -> bool:
+    if isinstance(module, _NormBase):
+        return bool(module.track_running_stats) and module.running_mean is not None
+    return module._buffers.get("running_mean") is not None and module._buffers.get("running_var") is not None
+
+
+def _generators(module: Any) -> dict[str, Any]:
+    return {key: value for key, value in vars(module).items() if isinstance(value, torch.Generator)}
+
+
+@dataclass
+class _Token:
+    """What ``unchanged`` compares: the dictionaries of all modules and what they held."""
+
+    modules: list[Any]
+    parameters: list[dict[str, Any]]
+    buffers: list[dict[str, Any]]
+    children: list[dict[str, Any]]
+    empty: list[dict[str, Any]]
+    filled: list[tuple[dict[str, Any], list[str], list[Any]]]
+    attributes: list[int]
+    generators: list[dict[str, Any]]
+    lazy: list[Any]
+
+
+def _token(modules: list[Any]) -> _Token:
+    parameters, buffers = [module._parameters for module in modules], [module._buffers for module in modules]
+    children = [module._modules for module in modules]
+    every = [*parameters, *buffers, *children]
+    return _Token(
+        modules,
+        parameters,
+        buffers,
+        children,
+        [found for found in every if not found],
+        [(found, list(found), list(found.values())) for found in every if found],
+        [len(vars(module)) for module in modules],
+        [_generators(module) for module in modules],
+        [tensor for found in (*parameters, *buffers) for tensor in found.values() if is_lazy(tensor)],
+    )
+
+
+def unchanged(model: Any, known: Structure) -> bool:
+    """Whether the module still is what ``known`` describes; a few C-level passes over its layers."""
+    token = known.token
+    modules = token.modules
+    if modules[0] is not model or any(token.empty):
+        return False
+    if not (
+        all(map(is_, map(_PARAMETERS, modules), token.parameters))
+        and all(map(is_, map(_BUFFERS, modules), token.buffers))
+        and all(map(is_, map(_MODULES, modules), token.children))
+    ):
+        return False
+    for found, keys, values in token.filled:
+        if len(found) != len(keys) or not all(map(is_, found.values(), values)) or list(found) != keys:
+            return False
+    if token.lazy and not all(map(is_lazy, token.lazy)):
+        return False
+    attributes = list(map(len, map(_DICT, modules)))
+    if attributes != token.attributes:
+        if [_generators(module) for module in modules] != token.generators:
+            return False
+        token.attributes = attributes
+    return all(
+        vars(module).get(key) is generator
+        for module, found in zip(modules, token.generators, strict=True)
+        if found
+        for key, generator in found.items()
+    )
+
+
+def describe(model: Any) -> Structure:
+    """Describe the module anew."""
+    parameters: list[Entry] = []
+    buffers: list[Entry] = []
+    pending: list[str] = []
+    norms: dict[str, Any] = {}
+    generators: dict[str, Any] = {}
+    modules: dict[int, Any] = {}
+    for path, native, module in layers(model):
+        modules[id(module)] = module
+        role = _role(module)
+        lazy = False
+        for held, entries in ((module._parameters, parameters), (module._buffers, buffers)):
+            for key, tensor in held.items():
+                if tensor is None:
+                    continue
+                absent = is_lazy(tensor)
+                lazy = lazy or absent
+                name, own = (f"{place}.{key}" if place else key for place in (path, native))
+                entries.append(Entry(name, own, None if absent else tensor, role, path, module, key))
+        if lazy:
+            pending.append(path)
+        if _keeps_statistics(module):
+            norms[path] = module
+        for key, generator in _generators(module).items():
+            generators[f"{path}.{key}" if path else key] = generator
+    return Structure(
+        tuple(parameters), tuple(buffers), tuple(pending), norms, generators, _token(list(modules.values()))
+    )

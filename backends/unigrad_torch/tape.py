@@ -1,0 +1,208 @@
+"""Record, which parameters a loss reaches, vector-Jacobian product, release: the pure engine.
+
+The graph below the losses is walked once per backward. Gradients come from ``torch.autograd.grad``, which touches no
+``.grad`` and changes nothing when it fails. torch itself notices a second backward only at operations that had
+saved something, so released nodes carry a mark of our own in their metadata, which lives as long as the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
+from unigrad_torch.engine import engine
+from unigrad_torch.recompute import in_recompute
+from unigrad_torch.usage import Watcher
+
+__all__ = [
+    "close_region",
+    "engine",
+    "in_recompute",
+    "is_recording",
+    "native_gradient",
+    "no_record",
+    "open_region",
+    "release",
+    "set_native_gradient",
+    "trace",
+    "vjp",
+    "watch",
+]
+
+_KEY = "unigrad.released"
+_SECOND = "backward through the graph a second time"
+_CHANGED = "modified by an inplace operation"
+_REENTRANT = "CheckpointFunctionBackward"
+
+_living_marks: set[int] = set()
+_harmless: set[type] = set()
+
+
+class _Mark:
+    """Mark of the nodes of one release; while none is alive, no walk needs to look for marks."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        _living_marks.add(id(self))
+
+    def __del__(self) -> None:
+        _living_marks.discard(id(self))
+
+
+class _Graph:
+    """The recorded graph below some losses."""
+
+    __slots__ = ("leaves", "losses", "nodes", "released")
+
+    def __init__(self, losses: Sequence[Tensor], leaves: list[Tensor], nodes: list[Any], released: str | None) -> None:
+        self.losses = losses
+        self.leaves = leaves
+        self.nodes = nodes
+        self.released = released
+
+
+def open_region(observer: Callable[[Any], None]) -> Watcher:
+    """Start recording for this thread; the observer is told of leaves at each use in a recorded operation."""
+    if torch.compiler.is_compiling():
+        raise UnsupportedError(
+            "a collector cannot be opened inside torch.compile; open it around the call of the compiled function"
+        )
+    if torch.is_inference_mode_enabled():
+        raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
+    watcher = Watcher(observer)
+    watcher.__enter__()
+    return watcher
+
+
+def close_region(region: Watcher) -> None:
+    """Undo ``open_region``."""
+    region.close()
+
+
+def is_recording() -> bool:
+    """Whether operations on trainable tensors are recorded in this thread now."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+def no_record() -> AbstractContextManager[Any]:
+    """Run without recording in this thread."""
+    return torch.no_grad()
+
+
+def trace(losses: Sequence[Any]) -> _Graph:
+    """Walk the graph below the losses; changes nothing."""
+    stack = []
+    leaves = []
+    for loss in losses:
+        node = loss.grad_fn
+        if node is not None:
+            stack.append(node)
+        elif loss.requires_grad:
+            if all(loss is not leaf for leaf in leaves):
+                leaves.append(loss)
+        else:
+            raise NoGraphError(
+                "nothing was recorded that leads to this loss: it was made under no_grad, detached, "
+                "or does not depend on anything that takes a gradient"
+            )
+    loss_leaves = tuple(leaves)
+    seen = set(stack)
+    nodes = []
+    while stack:
+        node = stack.pop()
+        below = node.next_functions
+        if below:
+            nodes.append(node)
+            for other, _ in below:
+                if other is not None and other not in seen:
+                    seen.add(other)
+                    stack.append(other)
+        else:
+            variable = getattr(node, "variable", None)
+            if variable is None:
+                nodes.append(node)
+            elif all(variable is not leaf for leaf in loss_leaves):
+                leaves.append(variable)
+    _refuse_reentrant(nodes)
+    return _Graph(losses, leaves, nodes, _released(nodes) if _living_marks else None)
+
+
+def _refuse_reentrant(nodes: list[Any]) -> None:
+    kinds = set(map(type, nodes)) - _harmless
+    for kind in kinds:
+        if kind.__name__ == _REENTRANT:
+            raise UnsupportedError(
+                "the graph holds a reentrant torch.utils.checkpoint, whose inner parameters cannot be seen and get no "
+                "gradient here; pass use_reentrant=False to it, or use unigrad.checkpoint"
+            )
+        if kind.__module__ == "builtins":  # the types of torch's own nodes are static; a user's may be made per call
+            _harmless.add(kind)
+
+
+def _released(nodes: list[Any]) -> str | None:
+    return next((node.name() for node in nodes if _KEY in node.metadata), None)
+
+
+def vjp(
+    graph: _Graph, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
+) -> list[Any | None]:
+    """Return the vector-Jacobian product for each target, None where not reached."""
+    if not targets:
+        return []
+    if graph.released is not None:
+        raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
+    try:
+        return list(
+            torch.autograd.grad(
+                graph.losses,
+                targets,
+                cotangents,
+                retain_graph=retain,
+                create_graph=create,
+                allow_unused=True,
+            )
+        )
+    except RuntimeError as error:
+        text = str(error)
+        if _SECOND in text:
+            raise GraphReleasedError(
+                "a part of this graph was released by an earlier backward; pass retain_graph=True to that one"
+            ) from error
+        if _CHANGED in text:
+            raise StaleGraphError(
+                f"a value that the graph needs was changed in place after the forward: {text}"
+            ) from error
+        raise
+
+
+def release(graph: _Graph) -> None:
+    """Mark every node of the graph, leaves excepted; torch freed what the engine ran, the rest dies with the loss."""
+    mark = _Mark()
+    for node in graph.nodes:
+        node.metadata[_KEY] = mark
+
+
+def watch(tensor: Any) -> Any:
+    """Return a new tensor of the same values that needs a gradient, still connected to the tensor's own graph."""
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        raise TypeError(f"only floating-point tensors have gradients, not {tensor.dtype}")
+    if not tensor.requires_grad:
+        return tensor.detach().requires_grad_()
+    with torch.enable_grad():  # a view made without recording would silently never get a gradient
+        return tensor.view_as(tensor)
+
+
+def native_gradient(parameter: Any) -> Any | None:
+    """Return ``.grad``."""
+    return parameter.grad
+
+
+def set_native_gradient(parameter: Any, gradient: Any | None) -> None:
+    """Put the gradient into ``.grad``."""
+    parameter.grad = gradient

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unigrad import checkpoint, random, tree
+from unigrad import random, tree
 from unigrad.block import Block
+from unigrad.checkpoint import Rerun, _common_backend, adapt, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
 from unigrad.names import patterns_of
 from unigrad.protocols import Backend
@@ -89,10 +90,10 @@ def microbatch(
         if rule is not None and rule not in RULES and not callable(rule):
             raise ArgumentError(f"combine is 'sum', 'mean', a callable, or a mapping to these, not {rule!r}")
     parts = Parts(size, batch_axis, patterns_of(whole, "whole"), combine, verify, allow_coupled)
-    return checkpoint.adapt(target, parts, blocks, "microbatch")
+    return adapt(target, parts, blocks, "microbatch")
 
 
-class Parts(checkpoint.Rerun):
+class Parts(Rerun):
     """What a microbatched model does in place of its forward; only settings.
 
     Parameters
@@ -116,7 +117,7 @@ class Parts(checkpoint.Rerun):
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a function over blocks in parts of the batch."""
-        backend = checkpoint._common_backend(blocks, args, kwargs)
+        backend = _common_backend(blocks, args, kwargs)
         leaves, layout = tree.flatten((args, kwargs))
         split = self._which(backend, function, args, kwargs, leaves)
         batch = self._batch(backend, leaves, layout, split)
@@ -139,10 +140,10 @@ class Parts(checkpoint.Rerun):
         for start, stop in ranges:
             inner_args, inner_kwargs = part(start, stop)
             if guard is None:
-                outputs.append(checkpoint.run(function, blocks, inner_args, inner_kwargs, self.verify))
+                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify))
                 continue
             with guard:
-                outputs.append(checkpoint.run(function, blocks, inner_args, inner_kwargs, self.verify))
+                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify))
         return self._merge(backend, outputs, [stop - start for start, stop in ranges])
 
     def _which(

@@ -227,8 +227,8 @@ def unpack(item: Saved | Packed, name: str) -> Array:
     saved = item.unpack(item.payload) if isinstance(item, Packed) else item
     if saved.counter is not None and saved.counter.value != saved.version:
         raise StaleGraphError(
-            f"operation {name!r} needs a tensor of shape {saved.array.shape} that was changed in place after the forward: "
-            f"saved at version {saved.version}, now {saved.counter.value}; run the forward again after the change"
+            f"operation {name!r} needs a tensor of shape {saved.array.shape} that was changed in place after the forward "
+            f"(saved at version {saved.version}, now at {saved.counter.value}); run the forward again after the change"
         )
     return saved.array
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.tensor import Tensor
 
 __all__ = ["SGD", "AdamW", "Optimizer"]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from unigrad_numpy.graph import VersionCounter, log_storage, state
+
+from unigrad_numpy.graph import Node, VersionCounter, log_storage, state
 
 __all__ = ["Parameter", "Tensor", "wrap"]
 
@@ -34,6 +35,12 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_array", "_counter", "_requires_grad", "grad", "node")
 
+    _array: np.ndarray[Any, Any]
+    _counter: VersionCounter
+    _requires_grad: bool
+    grad: Tensor | None
+    node: Node | None
+
     # ndarray's operators give way, so that ``array + tensor`` is a tensor.
     __array_ufunc__ = None
 
@@ -47,7 +54,7 @@ class Tensor:
         self._counter = VersionCounter()
         self._requires_grad = False
         self.node = None
-        self.grad: Tensor | None = None
+        self.grad = None
         self.requires_grad = requires_grad
         if state.storages:
             log_storage(array)

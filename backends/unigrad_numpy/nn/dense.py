@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy import ops
 from unigrad_numpy.nn import init
 from unigrad_numpy.nn.module import Module

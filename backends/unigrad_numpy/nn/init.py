@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.random import generator
 from unigrad_numpy.tensor import Parameter
 

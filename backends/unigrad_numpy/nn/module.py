@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
+
 from unigrad_numpy.graph import state
 from unigrad_numpy.tensor import Parameter, Tensor
 

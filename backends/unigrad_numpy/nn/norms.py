@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy import ops
 from unigrad_numpy.nn import init
 from unigrad_numpy.nn.module import Module

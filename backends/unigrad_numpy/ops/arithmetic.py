@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.graph import state
 from unigrad_numpy.ops.base import OUTPUT, float_tensor, needed_by, operands, record, unbroadcast
 from unigrad_numpy.tensor import Tensor, wrap
@@ -149,9 +150,9 @@ def _matmul_vjp(shapes: Any, saved: Any, g: Any, needs: Any) -> Any:
         dx = unbroadcast(dx, (1, *x_shape) if len(x_shape) == 1 else x_shape).reshape(x_shape)
     if needs[1]:
         if len(y_shape) <= 2 < x.ndim:
-            dy = x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
-        else:
-            dy = x.swapaxes(-1, -2) @ g
+            # One product of all rows, rather than one for each leading index and their sum.
+            x, g = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+        dy = x.swapaxes(-1, -2) @ g
         dy = unbroadcast(dy, (*y_shape, 1) if len(y_shape) == 1 else y_shape).reshape(y_shape)
     return dx, dy
 

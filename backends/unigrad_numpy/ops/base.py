@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+
 from unigrad_numpy.graph import VJP, Node, Saved, VersionCounter, base_of, keep, log_storage, state
 from unigrad_numpy.tensor import DIFFERENTIABLE, Tensor, wrap
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.base import Array, needed_by, operands, record
 from unigrad_numpy.tensor import Tensor
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.base import OUTPUT, Array, float_tensor, record
 from unigrad_numpy.tensor import Tensor
 

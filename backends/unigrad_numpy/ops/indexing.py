@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.base import as_tensor, operands, record, unbroadcast, view_counter
 from unigrad_numpy.tensor import Tensor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.arithmetic import mul, sub
 from unigrad_numpy.ops.base import as_tensor, float_tensor, record
 from unigrad_numpy.ops.reductions import mean

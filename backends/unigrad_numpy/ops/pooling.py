@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.base import float_tensor, record
 from unigrad_numpy.ops.convolution import Pair, cropped, padded, pair, scatter, windows
 from unigrad_numpy.tensor import Tensor

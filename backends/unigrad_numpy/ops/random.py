@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.ops.base import float_tensor, record
 from unigrad_numpy.tensor import Tensor, wrap
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.graph import state
 from unigrad_numpy.ops.base import OUTPUT, as_tensor, expand, float_tensor, plain_axes, record
 from unigrad_numpy.tensor import Tensor, wrap

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from unigrad_numpy.graph import state
 from unigrad_numpy.ops.base import as_tensor, operands, plain_axes, record, unbroadcast, view_counter
 from unigrad_numpy.tensor import DIFFERENTIABLE, Tensor, wrap

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-__all__ = ["LAYER_KINDS", "NoSampleError", "Operations", "Samples"]
+__all__ = ["LAYER_KINDS", "Bench", "NoSampleError", "Operations", "Samples"]
 
 LAYER_KINDS: Mapping[str, tuple[str, ...]] = {
     "dense": ("weight", "bias"),
@@ -175,3 +175,31 @@ class Samples(Protocol):
 
     def shared_tensor(self, array: Any) -> Any:
         """Native tensor sharing memory with the NumPy array; ``NoSampleError`` if there is none."""
+
+
+class Bench(Protocol):
+    """Module ``bench`` of a backend: the framework's own idiom, for ``unigrad bench``."""
+
+    def stack(self, layers: int, width: int, activation: str | None) -> Any:
+        """Native sequential model of ``layers`` dense layers, each followed by the activation (``"relu" "tanh"`` or None)."""
+
+    def data(self, batch: int, width: int) -> Any:
+        """Native float32 input ``(batch, width)`` that needs no gradient."""
+
+    def loss(self, output: Any) -> Any:
+        """Return the mean of squares of an output."""
+
+    def step(self, model: Callable[[Any], Any], parameters: Sequence[Any], x: Any) -> Callable[[], None]:
+        """Return the framework's own step: clear gradients, forward, backward, by the idiom that its manual teaches."""
+
+    def input_step(self, model: Callable[[Any], Any], x: Any) -> Callable[[], None]:
+        """Return the framework's own way to a gradient of the input alone."""
+
+    def recompute(self, segments: Sequence[Any]) -> Callable[[Any], Any] | None:
+        """Return a function that runs the segments in order, each in the framework's own recompute; None if it has none."""
+
+    def chain(self, segments: Sequence[Any]) -> Any:
+        """Return a native model that runs the native ``segments`` in order."""
+
+    def unrelated(self, count: int) -> list[Any]:
+        """Leaf tensors that need and hold a gradient where the framework's own tools look."""

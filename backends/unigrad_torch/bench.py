@@ -1,0 +1,79 @@
+"""PyTorch's own idiom, for `unigrad bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def stack(layers: int, width: int, activation: str | None) -> nn.Module:
+    """Return dense layers, each followed by the activation."""
+    parts: list[nn.Module] = []
+    for _ in range(layers):
+        parts.append(nn.Linear(width, width))
+        if activation is not None:
+            parts.append(ACTIVATIONS[activation]())
+    return nn.Sequential(*parts)
+
+
+def data(batch: int, width: int) -> Tensor:
+    """Return a float32 input."""
+    return torch.randn(batch, width)
+
+
+def loss(output: Tensor) -> Tensor:
+    """Return the mean of squares."""
+    return output.square().mean()
+
+
+def step(model: Callable[[Any], Any], parameters: Sequence[Any], x: Any) -> Callable[[], None]:
+    """Return zero_grad, forward, backward."""
+
+    def run() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        loss(model(x)).backward()
+
+    return run
+
+
+def input_step(model: Callable[[Any], Any], x: Any) -> Callable[[], None]:
+    """Return autograd.grad with respect to the input."""
+
+    def run() -> None:
+        leaf = x.detach().requires_grad_()
+        torch.autograd.grad(loss(model(leaf)), leaf)
+
+    return run
+
+
+def recompute(segments: Sequence[Any]) -> Callable[[Any], Any]:
+    """Run the segments under torch.utils.checkpoint, non-reentrant."""
+
+    def run(x: Any) -> Any:
+        for segment in segments:
+            x = checkpoint(segment, x, use_reentrant=False)
+        return x
+
+    return run
+
+
+def chain(segments: Sequence[Any]) -> nn.Module:
+    """Return the segments in order as one module."""
+    return nn.Sequential(*segments)
+
+
+def unrelated(count: int) -> list[Any]:
+    """Return small leaves that hold a gradient."""
+    leaves = []
+    for _ in range(count):
+        leaf = torch.ones(2, requires_grad=True)
+        leaf.grad = torch.ones(2)
+        leaves.append(leaf)
+    return leaves

@@ -1,0 +1,90 @@
+"""`unigrad bench`: overhead, memory and time against the framework's own idiom, each figure a ratio within one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import unigrad
+from unigrad_conformance import bench_cases
+from unigrad_conformance.bench_cases import CASES, Figure
+
+__all__ = ["main"]
+
+
+def main(
+    names: Sequence[str], json_path: Path | None = None, pairs: int = 60, warmups: int = 10, only: str = ""
+) -> int:
+    """Measure one or more backends and print a table each.
+
+    Parameters
+    ----------
+    names
+        Names of backends; one at a time is measured, each should have a process of its own.
+    json_path
+        Where the figures are written.
+    pairs, warmups
+        Interleaved pairs that count, and those before them that do not.
+    only
+        Part of the names of the cases to run; all if empty.
+
+    Returns
+    -------
+    int
+        0 if every figure is within its bound, 1 if one is not, 2 if nothing was measured.
+    """
+    console = Console()
+    results: dict[str, Any] = {"machine": _machine(), "pairs": pairs, "backends": {}}
+    missed = measured = 0
+    for name in names:
+        backend = unigrad.get_backend(name)
+        chosen = [case for case in CASES if only in case.__name__]
+        figures: list[Figure] = []
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(name, total=len(chosen))
+            for case in chosen:
+                progress.update(task, description=f"{name}: {case.__name__.replace('_', ' ')}")
+                figures += case(bench_cases.Setting(backend, pairs, warmups))
+                progress.advance(task)
+        console.print(_table(f"{name} {backend.version}", figures))
+        missed += sum(figure.ok is False for figure in figures)
+        measured += len(figures)
+        results["backends"][name] = {"version": backend.version, "figures": [asdict(figure) for figure in figures]}
+    if json_path is not None:
+        json_path.write_text(json.dumps(results, indent=1) + "\n")
+    if not measured:
+        console.print("nothing was measured")
+        return 2
+    return 1 if missed else 0
+
+
+def _machine() -> dict[str, Any]:
+    return {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+
+
+def _table(title: str, figures: Sequence[Figure]) -> Table:
+    table = Table(title=title)
+    for column, justify in (
+        ("what", "left"),
+        ("kind", "left"),
+        ("median", "right"),
+        ("quartiles", "right"),
+        ("at most", "right"),
+        ("", "left"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]  # rich names the two values by a literal type
+    for figure in figures:
+        spread = f"{figure.low:.3f} .. {figure.high:.3f}" if figure.low != figure.high else ""
+        verdict = {True: "ok", False: "MISSED", None: ""}[figure.ok]
+        bound = f"{figure.bound:.2f}" if figure.bound is not None else "-"
+        table.add_row(figure.what, figure.kind, f"{figure.median:.3f}", spread, bound, verdict)
+    return table

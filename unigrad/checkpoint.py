@@ -41,7 +41,10 @@ class Rerun:
 
     def __call__(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the plain forward (a bound method of the model) as a checkpointed region."""
-        return self.apply(forward, [wrap(forward.__self__)], args, kwargs)  # type: ignore[attr-defined]  # a bound method
+        model = getattr(forward, "__self__", None)
+        # Some libraries replace a model's forward by a partial or a function that closes over it.
+        blocks = [wrap(model)] if model is not None else list(_captured_blocks(forward, ()))
+        return self.apply(forward, blocks, args, kwargs)
 
     def apply(
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -59,6 +59,9 @@ class Watcher(BaseTorchFunctionMode):
         super().__init__()
         self._observer: Callable[[Any], None] | None = observer
 
+    def forget(self) -> None:
+        """Do nothing: the observer is told of each use, as remembering costs more than telling."""
+
     def close(self) -> None:
         """Stop; modes of the user that were opened later stay on top."""
         self._observer = None

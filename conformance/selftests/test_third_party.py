@@ -138,8 +138,8 @@ import toygrad, unigrad
 
 class Model(toygrad.Module):
     def __init__(self):
-        self.first = toygrad.Dense([[0.5, -1.0], [0.25, 2.0]], [0.1, 0.2])
-        self.last = toygrad.Dense([[1.0], [-3.0]])
+        self.first = toygrad.Dense([[0.5, 0.25], [-1.0, 2.0]], [0.1, 0.2])
+        self.last = toygrad.Dense([[1.0, -3.0]])
         self.spare = toygrad.Dense([[1.0]])
 
     def forward(self, x):
@@ -160,7 +160,7 @@ with unigrad.GradientCollector(block, on_unused="ignore") as collector:
     collector.backward(toygrad.total(block(x)))
 h = np.tanh(x.data @ [[0.5, -1.0], [0.25, 2.0]] + [0.1, 0.2])
 inner = (1 - h * h) * [1.0, -3.0]
-wanted = {"first.weight": x.data.T @ inner, "first.bias": inner.sum(0), "last.weight": h.sum(0)[:, None]}
+wanted = {"first.weight": inner.T @ x.data, "first.bias": inner.sum(0), "last.weight": h.sum(0)[None]}
 assert set(collector.gradients) == set(wanted), set(collector.gradients)
 for name, value in wanted.items():  # a few sums of three float64 terms
     np.testing.assert_allclose(collector.gradients[name].data, value, rtol=1e-14)

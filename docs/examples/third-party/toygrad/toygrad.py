@@ -82,8 +82,16 @@ class Tensor:
     def __sub__(self, other: Any) -> Tensor:
         return self + -as_tensor(other)
 
-    def __truediv__(self, other: float) -> Tensor:
-        return self * (1.0 / other)
+    def __truediv__(self, other: Any) -> Tensor:
+        other = as_tensor(other)
+        a, b = self.data, other.data
+        return record(a / b, (self, other), lambda c: (_fold(c / b, self), _fold(-c * a / (b * b), other)))
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return as_tensor(other) - self
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return as_tensor(other) / self
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -182,7 +190,7 @@ class Module:
 
 
 class Dense(Module):
-    """``x @ weight + bias``; ``weight`` has the shape ``(inputs, outputs)``."""
+    """``x @ weight.T + bias``; ``weight`` has the shape ``(outputs, inputs)``."""
 
     def __init__(self, weight: Any, bias: Any = None) -> None:
         self.weight = Parameter(weight)
@@ -191,7 +199,8 @@ class Dense(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a tensor of shape ``(batch, outputs)``."""
-        y = x @ self.weight
+        a, b = x.data, self.weight.data
+        y = record(a @ b.T, (x, self.weight), lambda c: (c @ b, c.T @ a))
         return y + self.bias if hasattr(self, "bias") else y
 
 

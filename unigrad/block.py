@@ -142,6 +142,11 @@ class Block:
         return self.structure().pending
 
     @property
+    def waits(self) -> bool:
+        """Whether layers without parameters were there when the structure was last looked at; costs nothing."""
+        return self._structure is not None and bool(self._structure.pending)
+
+    @property
     def registered(self) -> tuple[str, ...]:
         """Names used in any recorded forward so far, in the order of ``parameters``."""
         return tuple(name for name in self.parameters if name in self.memory.registered)

@@ -71,7 +71,7 @@ class _Store:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.values: dict[str, Any] = {}
-        self.dtypes: dict[str, str] = {}
+        self.halves: dict[str, str] = {}
         self.connected = False
 
     def add(self, new: Mapping[str, Any], weight: float | None) -> dict[str, Any]:
@@ -80,7 +80,12 @@ class _Store:
         out = dict(self.values)
         for name, value in new.items():
             old = out.get(name)
-            if self.dtypes[name] in HALF and (old is not None or weight is not None):
+            if old is None and weight is None:
+                out[name] = value
+                continue
+            dtype = block.dtype(value)
+            if dtype in HALF:
+                self.halves[name] = dtype
                 value = block.cast(value, "float32")
                 old = block.cast(old, "float32") if old is not None else None
             if weight is not None:
@@ -91,13 +96,15 @@ class _Store:
     def view(self, divisor: float | None) -> Gradients:
         """Return the mapping to hand out, divided by the total weight if there is one."""
         block = self.backend.block
-        dtypes = dict(self.dtypes)
-        connected = self.connected
+        clone, halves = block.clone, self.halves
+        if divisor is None and not self.connected and not halves:
+            return Gradients(self.values, lambda name, stored: clone(stored))
+        factor = 1.0 if divisor is None else 1.0 / divisor
+        plain = divisor is None and not self.connected
 
         def copy(name: str, stored: Any) -> Any:
-            factor = 1.0 if divisor is None else 1.0 / divisor
-            plain = divisor is None and not connected
-            return block.cast(block.clone(stored) if plain else block.scale(stored, factor), dtypes[name])
+            value = clone(stored) if plain else block.scale(stored, factor)
+            return block.cast(value, halves[name]) if name in halves else value
 
         return Gradients(self.values, copy)
 
@@ -196,7 +203,10 @@ class GradientCollector:
         self._check_thread()
         recording.close(self.backend, self)
         self._open = False
-        self._resolve()
+        if self._strangers:
+            self._resolve()
+        else:
+            self._register()
         try:
             if kind is None:
                 self._judge(stacklevel=2)
@@ -210,13 +220,16 @@ class GradientCollector:
         if name is not None:
             self._used.add(name)
             return True
-        if self.block.pending:
+        if self.block.waits:
             self._strangers.append(leaf)
         return False
 
     def _resolve(self) -> None:
-        """Refresh the names, and find the names of leaves that were used before they had one."""
+        """Refresh the names, find those of leaves used before they had one, and register what was used."""
         self._name_of = self.block.table().name_of
+        self._register()
+
+    def _register(self) -> None:
         for leaf in self._strangers:
             name = self._name_of.get(id(leaf))
             if name is not None:
@@ -312,7 +325,6 @@ class GradientCollector:
         self._origins.add(id(tensor))
         if name in self._inputs.values:
             self._inputs.values = {key: value for key, value in self._inputs.values.items() if key != name}
-        self._inputs.dtypes[name] = self.backend.block.dtype(twin)
         return twin
 
     def _require_tensor(self, obj: Any, what: str) -> None:
@@ -382,8 +394,11 @@ class GradientCollector:
                 f"the graph of this loss was released at {graph.released!r} by an earlier backward; pass retain_graph=True to "
                 "that one, or run the forward again"
             )
-        self._resolve()
         reached, outside = self._split(graph)
+        if outside or self._strangers:
+            # Some parameter may have been made, or replaced, since the names were looked up.
+            self._resolve()
+            reached, outside = self._split(graph)
         computed: dict[str, Any] = {}
         watched: dict[str, Any] = {}
         if weight != 0:
@@ -430,10 +445,6 @@ class GradientCollector:
         return reached, outside
 
     def _commit(self, computed: dict[str, Any], watched: dict[str, Any], weight: float | None, create: bool) -> None:
-        dtype = self.backend.block.dtype
-        for name, value in computed.items():
-            if name not in self._store.dtypes:
-                self._store.dtypes[name] = dtype(value)
         if self._accumulate == "write":
             self._store.values, self._inputs.values = computed, watched
         else:
@@ -498,9 +509,7 @@ class GradientCollector:
         self._check_open("zero")
         self._judge(stacklevel=2)
         self._store = _Store(self.backend)
-        dtypes = self._inputs.dtypes
         self._inputs = _Store(self.backend)
-        self._inputs.dtypes = dtypes
         self._used = set()
         self._reached = set()
         self._outside = set()
@@ -581,6 +590,10 @@ class GradientCollector:
         if self._judged or not self._parameters:
             return
         self._judged = True
+        if self._on_unused == "ignore":
+            return
+        if len(self._reached) == len(self._name_of) and not self._expected and not self.block.waits:
+            return  # all parameters were reached, none is frozen or still to be made: there is nothing to tell
         usage.judge(self.block, self.usage, self._on_unused, self._expected, stacklevel + 1)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 
 import unigrad
@@ -130,8 +128,4 @@ def guarantee(backend: Backend) -> Callable[[Guarantee], str]:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Start every test from the same random state, whichever tests ran before."""
-    random.seed(0)
-    np.random.seed(0)  # checkpoints keep this global generator, so tests draw from it
-    seed = getattr(unigrad, "seed", None)
-    if seed is not None:
-        seed(0)
+    unigrad.seed(0)

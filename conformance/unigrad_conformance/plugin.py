@@ -5,15 +5,14 @@ Given to pytest by ``-p unigrad_conformance.plugin``; ``unigrad check`` does so 
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from collections.abc import Generator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import unigrad
 from unigrad.errors import UnigradError, UnsupportedError
 from unigrad.plugins import get_backend
 from unigrad.protocols import Backend, BackendSpec, Capability
@@ -57,7 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     config.stash[BACKEND] = backend
     log.write("session", **_describe(backend))
-    _settle_hypothesis()
     config.pluginmanager.register(fixtures, "unigrad-fixtures")
     config.pluginmanager.register(Outcomes(backend, log), "unigrad-outcomes")
 
@@ -70,28 +68,11 @@ def _describe(backend: Backend) -> dict[str, Any]:
         "platform": platform.platform(),
         "framework": spec.framework,
         "framework_version": backend.version,
-        "unigrad_version": _version("unigrad"),
+        "unigrad_version": unigrad.__version__,
         "capabilities": sorted(capability.name for capability in spec.capabilities),
         "guarantees": {guarantee.name: text for guarantee, text in spec.guarantees.items()},
         "dtypes": list(spec.dtypes),
     }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _settle_hypothesis() -> None:
-    """Make property tests draw the same examples in every run, on every backend."""
-    if importlib.util.find_spec("hypothesis") is None:
-        return
-    import hypothesis
-
-    hypothesis.settings.register_profile("unigrad", derandomize=True, database=None, deadline=None)
-    hypothesis.settings.load_profile("unigrad")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

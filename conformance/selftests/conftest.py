@@ -1,0 +1,124 @@
+"""A small backend and a small suite, made and checked in a temporary folder, for the tests of the suite itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DECLARATION = """
+from unigrad.protocols import BackendSpec, Capability, Guarantee, hookimpl
+
+@hookimpl
+def unigrad_backend():
+    return BackendSpec(
+        name={name!r}, framework={framework!r}, install="pip install {framework}", package={package!r},
+        capabilities=frozenset({{Capability.CAPTURES}}), guarantees={{Guarantee.THREADS: "kept"}}, dtypes=("float32",),
+    )
+"""
+BLOCK = """
+import numpy as np
+
+def is_tensor(obj):
+    return isinstance(obj, np.ndarray)
+
+def to_numpy(tensor):
+    return np.array(tensor)
+"""
+DRIVER = """
+import functools, sys
+from unigrad_conformance import checking, cli, compare
+
+compare.REFERENCE = "fake"
+checking.backend_names = lambda: {installed!r}
+checking.check_all = functools.partial(checking.check_all, suite="fake_suite")
+sys.exit(cli.main(sys.argv[1:]))
+"""
+HEADER = """
+import os, signal, subprocess, sys, time, warnings
+import numpy as np
+import pytest
+from unigrad.errors import UnsupportedError
+from unigrad.protocols import Capability, Guarantee
+from unigrad.samples import NoSampleError
+
+pytestmark = pytest.mark.clause("G1")
+"""
+
+
+class Fake:
+    """A folder with fake distributions and a fake suite, and the command run over them."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.site = root / "site"
+        self.results = root / "results"
+        self.cwd = root / "cwd"
+        self.cwd.mkdir(parents=True)
+        self.installed = []
+        self.write("site/fake_suite/__init__.py", "")
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def backend(self, name="fake", framework="fakeframework", known="") -> None:
+        package = f"{name}_backend"
+        self.installed.append(name)
+        metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n"
+        self.write(f"site/{package}-1.dist-info/METADATA", metadata)
+        self.write(f"site/{package}-1.dist-info/entry_points.txt", f"[unigrad.backends]\n{name} = {package}\n")
+        declaration = DECLARATION.format(name=name, framework=framework, package=package)
+        self.write(f"site/{package}/__init__.py", declaration)
+        for module in ("tape", "checkpoint", "optimizer", "memory", "samples"):
+            self.write(f"site/{package}/{module}.py", "")
+        self.write(f"site/{package}/block.py", BLOCK)
+        self.write(f"site/{package}/rng.py", "def seed(seed):\n    pass\n")
+        if known:
+            self.write(f"site/{package}/known_failures.toml", known)
+
+    def framework(self, name="fakeframework", text="__version__ = '1.0'\n") -> None:
+        self.write(f"site/{name}.py", text)
+
+    def suite(self, text: str, file="test_fake.py") -> None:
+        self.write(f"site/fake_suite/{file}", HEADER + text)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        """Run the command ``unigrad`` with the fake suite in place of the real one."""
+        driver = self.write("driver.py", DRIVER.format(installed=self.installed))
+        paths = [str(self.site), *filter(None, sys.path)]
+        inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
+        return subprocess.run(
+            [sys.executable, "-P", str(driver), *arguments],
+            cwd=self.cwd,
+            env=inherited,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def check(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        return self.run("check", *arguments, "--results", str(self.results), **environment)
+
+    def outcomes(self, name="fake") -> dict:
+        """Return test id without file -> result, of the last check."""
+        data = json.loads((self.results / f"{name}.json").read_text())
+        return {result["id"].partition("::")[2]: result for result in data["results"]}
+
+
+@pytest.fixture
+def fake(tmp_path):
+    site = Fake(tmp_path)
+    site.framework()
+    return site
+
+
+@pytest.fixture(scope="module")
+def module_fake(tmp_path_factory):
+    site = Fake(tmp_path_factory.mktemp("fake"))
+    site.framework()
+    return site

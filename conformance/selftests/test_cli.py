@@ -1,0 +1,175 @@
+"""The command: exit codes, no traceback for a user's mistake, and what needs which packages."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from unigrad_conformance.report import exit_code, matrix
+from unigrad_conformance.results import Result, Session
+
+BLOCKED = """
+import sys
+for name in ("pytest", "rich", "jinja2", "hypothesis"):
+    sys.modules[name] = None
+from unigrad_conformance import cli
+code = cli.main(sys.argv[1:])
+frameworks = sorted({"torch", "tensorflow", "mindspore", "paddle"} & set(sys.modules))
+print("frameworks:", frameworks)
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def ready(fake):
+    fake.backend()
+    fake.suite("def test_a(): pass\ndef test_b(dtype): pass\n")
+    return fake
+
+
+def mistake(process, *messages):
+    """The process ended with 2 and said why in one line."""
+    assert process.returncode == 2
+    assert "Traceback" not in process.stderr + process.stdout
+    for message in messages:
+        assert message in process.stderr
+
+
+def test_a_green_check_exits_0_and_writes_json(ready):
+    file = ready.cwd / "all.json"
+    process = ready.check("fake", "--json", "all.json")
+    assert process.returncode == 0
+    assert process.stdout.rstrip().endswith("KEPT: 2 tests on fake")
+    assert "fake: done, 2/2 tests" in process.stderr
+    data = json.loads(file.read_text())
+    assert data["exit"] == 0
+    assert [result["outcome"] for result in data["sessions"][0]["results"]] == ["passed", "passed"]
+    assert sorted(path.name for path in ready.cwd.iterdir()) == ["all.json"]
+
+
+def test_report_gives_the_same_tables_from_results_alone(ready):
+    checked = ready.check("fake")
+    again = ready.run("report", str(ready.results))
+    assert again.returncode == 0
+    assert again.stdout.rstrip() in checked.stdout
+    assert "G1" in again.stdout
+    markdown = ready.run("report", "--markdown", str(ready.results)).stdout.splitlines()
+    assert markdown[:2] == ["| clause | promise | fake |", "| --- | --- | --- |"]
+    assert "| G1 | write replaces, add sums | kept |" in markdown
+
+
+def test_a_failure_exits_1_with_a_command_that_repeats_it(ready):
+    ready.suite("@pytest.mark.parametrize('x', [1, 2])\ndef test_f(x): assert x == 1")
+    process = ready.check()
+    assert process.returncode == 1
+    assert "run it alone: unigrad check fake -k 'test_fake.py::test_f[2]'" in process.stdout
+    alone = ready.check("fake", "-k", "test_fake.py::test_f[2]")
+    assert alone.returncode == 1
+    assert set(ready.outcomes()) == {"test_f[2]"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["fakee"], "no backend named 'fakee'; installed: ", id="unknown"),
+        pytest.param(["fake", "fake"], "backend 'fake' is named twice", id="twice"),
+        pytest.param(["../fake=python"], "is no NAME or NAME=PYTHON", id="path"),
+        pytest.param(["fake", "--json", "absent/x.json"], "cannot write the file absent/x.json", id="json"),
+        pytest.param(["fake", "--json", "."], "cannot write the file .: it is a folder", id="json-folder"),
+        pytest.param(["fake", "-j", "0"], "0 is not a positive number", id="jobs"),
+        pytest.param(["fake", "--timeout", "x"], "invalid _positive value", id="timeout"),
+        pytest.param(["fake", "--mutants"], "takes no names", id="mutants"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(ready, arguments, message):
+    process = ready.check(*arguments)
+    mistake(process, message)
+    assert not (ready.results / "fake.json").exists()
+
+
+def test_a_framework_that_is_named_and_absent_is_a_mistake(ready):
+    ready.backend("absent", framework="absentframework")
+    mistake(ready.check("fake", "absent"), "Install it with: pip install absentframework")
+
+
+def test_an_unknown_backend_of_another_interpreter(ready):
+    process = ready.check(f"fakee={sys.executable}")
+    assert process.returncode == 2
+    assert "no backend named 'fakee'" in process.stdout
+
+
+def test_a_results_folder_that_cannot_be_written(ready):
+    ready.write("results", "a file")
+    mistake(ready.check("fake"), "cannot write into the folder")
+
+
+@pytest.mark.parametrize("pattern", ["nothing_of_this_name", "a and", "test_fake.py::absent", "R1"])
+def test_a_check_that_ran_no_test_exits_2(ready, pattern):
+    process = ready.check("fake", "-k", pattern)
+    assert process.returncode == 2
+    assert "NO TEST RAN" in process.stdout
+    assert "Traceback" not in process.stdout + process.stderr
+
+
+def test_report_of_no_results_is_a_mistake(ready):
+    mistake(ready.run("report", "absent"), "no folder absent")
+
+
+def test_a1_backends_and_report_need_the_base_only(ready):
+    ready.check("fake")
+
+    def blocked(*arguments):
+        paths = ":".join([str(ready.site), *filter(None, sys.path)])
+        command = [sys.executable, "-c", BLOCKED, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": paths}, timeout=60)
+
+    listed = blocked("backends")
+    assert listed.returncode == 0
+    assert "fake         ready" in listed.stdout
+    assert "guarantees: threads kept" in listed.stdout
+    assert listed.stdout.rstrip().endswith("frameworks: []")
+    reported = blocked("report", str(ready.results))
+    assert reported.returncode == 0
+    assert "G1" in reported.stdout
+    mistake(blocked("check", "fake"), "this needs pytest and rich", "pip install 'unigrad[check]'")
+
+
+def result(outcome, **options):
+    return Result("test_a.py::test_a", outcome, ("G1",), **options)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "code"),
+    [
+        pytest.param([Session("a", results=(result("passed"),))], 0, id="passed"),
+        pytest.param([Session("a", results=(result("refused"), result("known failure")))], 0, id="refused"),
+        pytest.param([Session("a", results=(result("no sample"),))], 1, id="no-sample"),
+        pytest.param([Session("a", results=(result("no sample", mandatory=False),))], 0, id="no-sample-optional"),
+        pytest.param([Session("a", results=(result("failed"),))], 1, id="failed"),
+        pytest.param([Session("a", "died", results=(result("passed"),))], 1, id="died"),
+        pytest.param([Session("a", "unavailable")], 1, id="unavailable"),
+        pytest.param([Session("a", results=(result("passed"),)), Session("b")], 2, id="one-ran-nothing"),
+        pytest.param([Session("a")], 2, id="nothing-ran"),
+        pytest.param([], 2, id="no-backend"),
+    ],
+)
+def test_exit_codes(sessions, code):
+    assert exit_code(sessions) == code
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "cell"),
+    [
+        (["passed", "passed"], "kept"),
+        (["passed", "refused"], "refused 1/2"),
+        (["refused"], "refused"),
+        (["refused", "known failure"], "known failure 1/2"),
+        (["known failure", "no sample"], "no sample 1/2"),
+        (["failed", "no sample", "passed"], "failed 1/3"),
+    ],
+)
+def test_a_cell_is_the_worst_of_its_tests(outcomes, cell):
+    session = Session("a", results=tuple(map(result, outcomes)))
+    rows = {row[0]: row[2] for row in matrix([session]).rows}
+    assert rows["G1"] == cell
+    assert rows["D2"] == "not yet"

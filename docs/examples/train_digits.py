@@ -39,7 +39,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", action="store_true", help="recompute the convolutional part in the backward")
     parser.add_argument("--microbatch", type=int, metavar="SAMPLES", help="run the part without BatchNorm in parts")
-    parser.add_argument("--microbatch-all", type=int, metavar="SAMPLES", help="try the whole network, which must be refused")
+    parser.add_argument(
+        "--microbatch-all", type=int, metavar="SAMPLES", help="try the whole network, which must be refused"
+    )
     parser.add_argument("--json", type=Path, help="write losses and accuracies per epoch")
     return parser.parse_args()
 
@@ -62,7 +64,9 @@ def initial_state(block: unigrad.Block, seed: int) -> dict[str, np.ndarray]:
         value = state[name]
         if block.roles[name] != "norm":
             fan_in = value[0].size if value.ndim > 1 else value.size
-            state[name] = (generator.standard_normal(value.shape) * np.sqrt(2 / fan_in) * (value.ndim > 1)).astype(value.dtype)
+            state[name] = (generator.standard_normal(value.shape) * np.sqrt(2 / fan_in) * (value.ndim > 1)).astype(
+                value.dtype
+            )
     return state
 
 
@@ -90,7 +94,7 @@ def main() -> int:
     console = Console()
     try:
         unigrad.get_backend(options.backend)
-        native = importlib.import_module(f"digits_{options.backend}")
+        native = importlib.import_module(f"models_{options.backend}")
     except unigrad.UnigradError as error:
         console.print(f"error: {error}", markup=False)
         return 2
@@ -135,14 +139,18 @@ def main() -> int:
                     collector.apply(optimizer)
                 total += float(block.backend.block.to_numpy(loss)) * len(chosen)
                 progress.advance(task)
-            history.append({"loss": total / len(train_images), "accuracy": accuracy(block, native, test_images, test_labels)})
+            history.append(
+                {"loss": total / len(train_images), "accuracy": accuracy(block, native, test_images, test_labels)}
+            )
             progress.console.print(
                 f"epoch {epoch + 1:2}: loss {history[-1]['loss']:.6f}, test accuracy {history[-1]['accuracy']:.4f}"
             )
     show_usage(console, collector.usage)
     console.print(f"kept for backward at batch {BATCH}: {meter.bytes:,} bytes")
     if options.json:
-        options.json.write_text(json.dumps({"backend": options.backend, "epochs": history, "kept_bytes": meter.bytes}, indent=1))
+        options.json.write_text(
+            json.dumps({"backend": options.backend, "epochs": history, "kept_bytes": meter.bytes}, indent=1)
+        )
     return 0
 
 

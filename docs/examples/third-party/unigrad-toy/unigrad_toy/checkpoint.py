@@ -40,7 +40,9 @@ def run(region: Any) -> Any:
             if id(node) in outer:
                 continue
             if node.serial < first:  # older than this forward
-                raise CapturedTensorError(f"a tensor of shape {node.data.shape} is neither an argument nor of the blocks")
+                raise CapturedTensorError(
+                    f"a tensor of shape {node.data.shape} is neither an argument nor of the blocks"
+                )
             if node.is_leaf:
                 raise CreatedParameterError(f"a leaf of shape {node.data.shape} is created inside on each call")
         reached = graph.leaves

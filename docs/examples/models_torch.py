@@ -1,4 +1,4 @@
-"""The digits network on torch; digits_numpy.py is its twin."""
+"""The models of the examples on torch; models_numpy.py is its twin."""
 
 from __future__ import annotations
 
@@ -25,12 +25,30 @@ class Network(nn.Module):
             nn.MaxPool2d(2),
             nn.Flatten(),
         )
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(512, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 10))
+        self.head = nn.Sequential(
+            nn.Dropout(dropout), nn.Linear(512, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 10)
+        )
         self.auxiliary = nn.Linear(512, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(batch, 10)`` of images ``(batch, 1, 8, 8)``."""
         return self.head(self.features(images))
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch normalization, added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second_norm = nn.BatchNorm2d(channels)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        """Return features ``(regions, channels, height, width)`` of the same shape."""
+        hidden = torch.relu(self.first_norm(self.first(regions)))
+        return torch.relu(regions + self.second_norm(self.second(hidden)))
 
 
 def build(dropout: float, dtype: str) -> Network:
@@ -41,6 +59,11 @@ def build(dropout: float, dtype: str) -> Network:
 def tensor(array: np.ndarray) -> Tensor:
     """Return a native tensor of the values."""
     return torch.tensor(array)
+
+
+def parameter(array: np.ndarray) -> Tensor:
+    """Return a trainable leaf of the values."""
+    return nn.Parameter(torch.tensor(array))
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:

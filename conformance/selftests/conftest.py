@@ -89,16 +89,21 @@ class Fake:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         """Run the command ``unigrad`` with the fake suite in place of the real one."""
+        process = self.start(*arguments, **environment)
+        output, errors = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
         driver = self.write("driver.py", DRIVER.format(installed=self.installed))
         paths = [str(self.site), *filter(None, sys.path)]
         inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-P", str(driver), *arguments],
             cwd=self.cwd,
             env=inherited,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
         )
 
     def check(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +60,24 @@ def test_a_process_that_hangs_is_killed_with_its_children(fake):
     assert fake.outcomes()["test_a"]["outcome"] == "passed"
     assert fake.outcomes()["test_b"]["reason"] == "killed after the limit of 2 s (--timeout) in this test"
     assert not _runs(int(pid.read_text()))
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_a_check_that_is_ended_ends_its_processes(fake, which):
+    fake.backend()
+    pid = fake.root / "pid"
+    fake.suite(f"def test_a():\n    open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n')\n    time.sleep(60)")
+    process = fake.start("check", "fake", "--results", str(fake.results))
+    while not (pid.exists() and pid.read_text().endswith("\n")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(which)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not _runs(int(pid.read_text()))
+    with pytest.raises(ResultsError, match="half written"):
+        load(fake.results)
 
 
 def _runs(pid):

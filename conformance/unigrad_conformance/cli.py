@@ -7,10 +7,12 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from unigrad.errors import UnigradError
 from unigrad.plugins import Row, backend_names, explain
@@ -121,8 +123,14 @@ def _row_lines(row: Row) -> list[str]:
     return lines
 
 
+def _end(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def _check(arguments: argparse.Namespace) -> int:
     _require("pytest", "rich")
+    # The processes of a check are groups of their own, which a signal to this one does not reach.
+    signal.signal(signal.SIGTERM, _end)
     if arguments.mutants:
         return _mutants(arguments)
     from unigrad_conformance.checking import check_all

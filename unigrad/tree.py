@@ -75,17 +75,17 @@ def flatten(tree: Any) -> tuple[list[Any], Layout]:
     {'a': 10, 'b': (20, None)}
     """
     found: list[Any] = []
+    return found, _visit(tree, found)
 
-    def visit(node: Any) -> Layout:
-        parts = _children(node)
-        if parts is None:
-            found.append(node)
-            return LEAF
-        keys, values = parts
-        return Layout(type(node), keys, tuple(visit(value) for value in values))
 
-    layout = visit(tree)
-    return found, layout
+def _visit(node: Any, found: list[Any]) -> Layout:
+    # no closure that calls itself: it would be a reference cycle that holds the leaves until a garbage collection
+    parts = _children(node)
+    if parts is None:
+        found.append(node)
+        return LEAF
+    keys, values = parts
+    return Layout(type(node), keys, tuple([_visit(value, found) for value in values]))
 
 
 def unflatten(layout: Layout, values: list[Any], like: Any = None) -> Any:
@@ -105,17 +105,16 @@ def unflatten(layout: Layout, values: list[Any], like: Any = None) -> Any:
     object
         A nesting of the same types.
     """
-    supply = iter(values)
+    return _build(layout, iter(values), like)
 
-    def build(node: Layout, original: Any) -> Any:
-        if node.kind is None:
-            return next(supply)
-        parts = _children(original) if original is not None else None
-        originals = parts[1] if parts is not None else [None] * len(node.children)
-        made = [build(child, old) for child, old in zip(node.children, originals, strict=True)]
-        return _rebuild(node, made, original)
 
-    return build(layout, like)
+def _build(node: Layout, supply: Iterator[Any], original: Any) -> Any:
+    if node.kind is None:
+        return next(supply)
+    parts = _children(original) if original is not None else None
+    originals = parts[1] if parts is not None else [None] * len(node.children)
+    made = [_build(child, supply, old) for child, old in zip(node.children, originals, strict=True)]
+    return _rebuild(node, made, original)
 
 
 def _rebuild(node: Layout, made: list[Any], original: Any) -> Any:

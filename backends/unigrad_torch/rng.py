@@ -16,21 +16,21 @@ def seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _in_use(name: str) -> Any | None:
-    """Return the module of an accelerator that this process has begun to use."""
-    module = getattr(torch, name, None)
-    if module is None or not module.is_available():
-        return None
-    return module if getattr(module, "is_initialized", lambda: True)() else None
+def in_use() -> list[str]:
+    """Return the names of the accelerators that this process has begun to use."""
+    found = []
+    for name in _ACCELERATORS:
+        module = getattr(torch, name, None)
+        if module is not None and module.is_available() and getattr(module, "is_initialized", lambda: True)():
+            found.append(name)
+    return found
 
 
 def snapshot() -> dict[str, Any]:
     """Return the state of the CPU and of every device in use, by device name."""
     state = {"cpu": torch.get_rng_state()}
-    for name in _ACCELERATORS:
-        module = _in_use(name)
-        if module is None:
-            continue
+    for name in in_use():
+        module = getattr(torch, name)
         if name == "mps":
             state[name] = module.get_rng_state()
         else:

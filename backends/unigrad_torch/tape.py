@@ -67,8 +67,8 @@ class _Graph:
         self.released = released
 
 
-def open_region(observer: Callable[[Any], None]) -> Watcher:
-    """Start recording for this thread; the observer is told of leaves at each use in a recorded operation."""
+def open_region(observer: Callable[[Any], bool]) -> Watcher:
+    """Start recording for this thread; the observer is told of leaves used in recorded operations."""
     if torch.compiler.is_compiling():
         raise UnsupportedError(
             "a collector cannot be opened inside torch.compile; open it around the call of the compiled function"

@@ -55,12 +55,14 @@ class Watcher(BaseTorchFunctionMode):
     output is dropped. One object serves a thread's region; other modes may be opened and closed around it in any order.
     """
 
-    def __init__(self, observer: Callable[[Any], None]) -> None:
+    def __init__(self, observer: Callable[[Any], bool]) -> None:
         super().__init__()
-        self._observer: Callable[[Any], None] | None = observer
+        self._observer: Callable[[Any], bool] | None = observer
+        self._known: set[int] = set()
 
     def forget(self) -> None:
-        """Do nothing: the observer is told of each use, as remembering costs more than telling."""
+        """Tell the observer again of every leaf at its next use."""
+        self._known.clear()
 
     def close(self) -> None:
         """Stop; modes of the user that were opened later stay on top."""
@@ -81,7 +83,8 @@ class Watcher(BaseTorchFunctionMode):
             for value in args:
                 kind = type(value)
                 if kind is Parameter:
-                    self._tell(func, value)
+                    if id(value) not in self._known:
+                        self._tell(func, value)
                 elif kind is Tensor:
                     if value.requires_grad and value.is_leaf:
                         self._tell(func, value)
@@ -107,8 +110,10 @@ class Watcher(BaseTorchFunctionMode):
     def _tell(self, func: Any, leaf: Any) -> None:
         if (
             self._observer is not None
+            and id(leaf) not in self._known
             and leaf.requires_grad
             and torch.is_grad_enabled()
             and getattr(func, "__name__", "") not in _LOOKS
+            and self._observer(leaf)
         ):
-            self._observer(leaf)
+            self._known.add(id(leaf))  # the observer keeps alive what it knows, so that the id stays its own

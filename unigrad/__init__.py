@@ -1,6 +1,7 @@
 """One gradient contract over several deep-learning frameworks."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
 
 from unigrad.block import Block, join, wrap
 from unigrad.checkpoint import checkpoint
@@ -47,8 +48,8 @@ from unigrad.random import register_generator, seed
 from unigrad.usage import Usage
 
 try:
-    __version__ = version("unigrad")
-except PackageNotFoundError:  # run from a tree that was never installed
+    __version__ = _version("unigrad")
+except _PackageNotFoundError:  # run from a tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [

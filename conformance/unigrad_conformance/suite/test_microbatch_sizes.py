@@ -1,0 +1,173 @@
+"""Sizes of parts and batches, and what cannot be split (clause M3)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import unigrad
+from unigrad import ArgumentError, ArgumentTypeError
+from unigrad_conformance.suite.parts import loop, step
+from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits, to_numpy
+
+pytestmark = pytest.mark.clause("M3")
+
+
+def lengths(samples, batch, size, axis=0):
+    """Return the lengths of the parts that a function sees, in order."""
+    weight = samples.leaf(array(1))
+    seen = []
+
+    def function(x):
+        seen.append(to_numpy(x).shape[axis])
+        return x * weight
+
+    shape = (batch, 3) if axis == 0 else (3, batch)
+    split = unigrad.microbatch(function, size, blocks=unigrad.wrap({"weight": weight}), batch_axis=axis)
+    found = to_numpy(split(samples.tensor(array(*shape))))
+    same_bits({"y": found}, {"y": array(*shape) * array(1)})
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "expected"),
+    [
+        pytest.param(3, 1, [1, 1, 1], id="size-one"),
+        pytest.param(6, 2, [2, 2, 2], id="even"),
+        pytest.param(7, 3, [3, 3, 1], id="uneven"),
+        pytest.param(4, 4, [4], id="the-batch"),
+        pytest.param(4, 9, [4], id="above-the-batch"),
+        pytest.param(1, 1, [1], id="one-sample"),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_parts_have_the_given_size_and_the_last_one_the_rest(samples, batch, size, expected, axis):
+    assert lengths(samples, batch, size, axis) == expected
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_below_one_is_an_error_at_once(samples, size):
+    with pytest.raises(ArgumentError, match="at least 1"):
+        unigrad.microbatch(dense(samples, 3, 2), size)
+
+
+@pytest.mark.parametrize("size", [1.5, "2", None, True], ids=repr)
+def test_a_size_that_is_no_whole_number_is_an_error_at_once(samples, size):
+    with pytest.raises(ArgumentTypeError, match="number of samples"):
+        unigrad.microbatch(dense(samples, 3, 2), size)
+
+
+@pytest.mark.parametrize("axis", [-1, 0.0, None, False], ids=repr)
+def test_a_batch_axis_that_is_no_axis_is_an_error_at_once(samples, axis):
+    with pytest.raises(ArgumentError, match="batch_axis"):
+        unigrad.microbatch(dense(samples, 3, 2), 2, batch_axis=axis)
+
+
+def test_what_is_no_model_is_an_error_at_once(samples):
+    with pytest.raises(ArgumentTypeError, match="microbatch"):
+        unigrad.microbatch(3, 2)
+    with pytest.raises(ArgumentTypeError, match="no call"):
+        unigrad.microbatch(unigrad.wrap({"weight": samples.leaf(array(1))}), 2)
+
+
+def refused(samples, function, arguments, words, **options):
+    """Assert that a call is refused before the collector has changed, and that the collector goes on working."""
+    model = dense(samples, 3, 2)
+    block = unigrad.wrap(model)
+    x = samples.tensor(array(4, 3))
+    split = unigrad.microbatch(lambda *args, **kwargs: function(block, *args, **kwargs), 2, blocks=block, **options)
+    with unigrad.GradientCollector(block) as collector:
+        collector.backward(samples.operations.sum(block(x)))
+        before = gradients_of(collector)
+        with pytest.raises(ArgumentError, match=words):
+            split(*arguments)
+        same_bits(gradients_of(collector), before)
+        collector.backward(samples.operations.sum(block(x)))
+        same_bits(gradients_of(collector), before)
+
+
+def test_an_empty_batch(samples):
+    refused(samples, lambda block, x: block(x), [samples.tensor(np.zeros((0, 3), "float32"))], "empty")
+
+
+def test_inputs_of_different_batch_name_them(samples):
+    arguments = [samples.tensor(array(4, 3)), samples.tensor(array(3, 3))]
+    refused(samples, lambda block, x, y: block(x), arguments, r"argument.*has 4.*has 3.*whole=")
+
+
+def test_an_argument_without_the_batch_axis(samples):
+    arguments = [samples.tensor(array(4, 3)), samples.tensor(np.float32(2))]
+    refused(samples, lambda block, x, y: block(x), arguments, r"no axis 0 to split.*whole=")
+
+
+def test_no_tensor_to_split(samples):
+    refused(samples, lambda block, x: block(x), [3], "at least one tensor argument")
+
+
+def test_everything_given_whole(samples):
+    weight = samples.leaf(array(3))
+    split = unigrad.microbatch(lambda x: x * weight, 2, blocks=unigrad.wrap({"weight": weight}), whole="x")
+    with pytest.raises(ArgumentError, match="at least one tensor argument"):
+        split(samples.tensor(array(4, 3)))
+
+
+def test_an_output_without_the_batch_axis(samples):
+    refused(
+        samples,
+        lambda block, x: samples.operations.sum(block(x)),
+        [samples.tensor(array(4, 3))],
+        r"output has shape \(\).*combine",
+    )
+
+
+def test_an_output_of_another_batch(samples):
+    refused(
+        samples,
+        lambda block, x: samples.operations.sum(block(x), 0),
+        [samples.tensor(array(4, 3))],
+        r"no batch axis 0.*combine",
+    )
+
+
+def test_an_output_of_another_batch_is_refused_for_one_part_too(samples):
+    # Else the error would come only once a batch is large enough.
+    refused(
+        samples,
+        lambda block, x: samples.operations.sum(block(x), 0),
+        [samples.tensor(array(1, 3))],
+        r"no batch axis 0.*combine",
+    )
+
+
+def test_another_batch_axis(samples):
+    ops = samples.operations
+    weight = samples.leaf(array(3, 3, seed=1))
+    block = unigrad.wrap({"weight": weight})
+
+    def function(x):
+        return ops.tanh(ops.matmul(weight, x))
+
+    inputs = {"x": samples.tensor(array(3, 1, seed=2))}
+    split = unigrad.microbatch(function, 2, blocks=block, batch_axis=1)
+    found = step(samples, block, split, inputs)
+    same_bits(found.all(), step(samples, block, loop(samples, function, 2, axis=1), inputs).all())
+
+
+def test_exceptions_of_the_function_keep_their_type(samples):
+    class OwnError(Exception):
+        pass
+
+    weight = samples.leaf(array(3))
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        if len(calls) == 2:
+            raise OwnError("in the second part")
+        return x * weight
+
+    block = unigrad.wrap({"weight": weight})
+    with unigrad.GradientCollector(block, on_unused="ignore") as collector:
+        with pytest.raises(OwnError, match="second part"):
+            unigrad.microbatch(function, 2, blocks=block)(samples.tensor(array(5, 3)))
+        assert not collector.gradients

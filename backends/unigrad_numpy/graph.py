@@ -31,10 +31,14 @@ __all__ = [
     "State",
     "VersionCounter",
     "base_of",
+    "changed_state",
+    "edge_of",
     "enable_grad",
     "is_recording",
     "keep",
+    "log_storage",
     "log_storages",
+    "next_serial",
     "no_grad",
     "observe_uses",
     "pass_cache",
@@ -63,6 +67,7 @@ class State(threading.local):
     storages: tuple[list[weakref.ref[Array]], ...] = ()
     created: tuple[list[Any], ...] = ()
     cache: dict[Any, Any] | None = None
+    recomputing: bool = False
 
 
 state = State()
@@ -134,7 +139,8 @@ class Node:
 
 
 @contextmanager
-def _changed(**values: Any) -> Iterator[None]:
+def changed_state(**values: Any) -> Iterator[None]:
+    """Set fields of :data:`state` for the time of the ``with``."""
     before = {name: getattr(state, name) for name in values}
     try:
         for name, value in values.items():
@@ -147,12 +153,12 @@ def _changed(**values: Any) -> Iterator[None]:
 
 def no_grad() -> Any:
     """Run without recording in this thread: a context manager."""
-    return _changed(recording=False)
+    return changed_state(recording=False)
 
 
 def enable_grad() -> Any:
     """Run with recording in this thread, also inside :func:`no_grad`: a context manager."""
-    return _changed(recording=True)
+    return changed_state(recording=True)
 
 
 def is_recording() -> bool:
@@ -180,7 +186,7 @@ def saved_hooks(pack: Callable[[Saved], Any], unpack: Callable[[Any], Saved]) ->
 
     Only the innermost hooks are applied.
     """
-    return _changed(hooks=(*state.hooks, (pack, unpack)))
+    return changed_state(hooks=(*state.hooks, (pack, unpack)))
 
 
 @contextmanager
@@ -238,6 +244,11 @@ class Graph(NamedTuple):
 
     nodes: list[Node]
     leaves: list[Tensor]
+
+
+def next_serial() -> int:
+    """Return a number above that of every node so far and below that of every later one."""
+    return next(_serials)
 
 
 def edge_of(tensor: Tensor) -> Node | Tensor:
@@ -323,7 +334,7 @@ def _plan(nodes: Sequence[Node], wanted: set[int]) -> tuple[list[tuple[Node, tup
 
 
 def vector_jacobian_product(
-    outputs: Sequence[Tensor], cotangents: Sequence[Array], targets: Sequence[Tensor], graph: Graph | None = None
+    outputs: Sequence[Tensor], cotangents: Sequence[Array | None], targets: Sequence[Tensor], graph: Graph | None = None
 ) -> list[Array | None]:
     """Multiply ``cotangents`` by the Jacobian of ``outputs`` with respect to ``targets``; changes nothing.
 
@@ -334,7 +345,7 @@ def vector_jacobian_product(
     outputs
         Recorded tensors.
     cotangents
-        One array for each output, of its shape and dtype.
+        One array for each output, of its shape and dtype; None for 1 where the output has one element.
     targets
         Leaves or intermediate tensors.
     graph
@@ -352,22 +363,17 @@ def vector_jacobian_product(
     StaleGraphError
         If a needed value was changed in place after the forward.
     """
-    for output, cotangent in zip(outputs, cotangents, strict=True):
-        if cotangent.shape != output.shape or cotangent.dtype != output.dtype:
-            raise ValueError(
-                f"a cotangent of shape {cotangent.shape} and dtype {cotangent.dtype} does not fit an output "
-                f"of shape {output.shape} and dtype {output.dtype}"
-            )
+    vectors = [_fitting(cotangent, output) for output, cotangent in zip(outputs, cotangents, strict=True)]
     nodes = (walk(outputs) if graph is None else graph).nodes
     check_unreleased(nodes)
     wanted = {id(edge_of(target)) for target in targets if target.requires_grad}
     plan, carrying = _plan(nodes, wanted)
     sums = _Sums()
-    for output, cotangent in zip(outputs, cotangents, strict=True):
+    for output, cotangent in zip(outputs, vectors, strict=True):
         if output.requires_grad and id(edge_of(output)) in carrying:
             sums.add(id(edge_of(output)), cotangent)
     # IEEE results (a derivative that is inf or nan) are the answer here, not a reason to warn.
-    with _changed(cache={}), np.errstate(all="ignore"):
+    with changed_state(cache={}), np.errstate(all="ignore"):
         for node, needs in plan:
             key = id(node)
             cotangent = sums.totals.get(key) if key in wanted else sums.totals.pop(key, None)
@@ -379,8 +385,19 @@ def vector_jacobian_product(
             ):
                 if needed and part is not None:
                     sums.add(id(edge), part)
-    taken = {id(base_of(cotangent)) for cotangent in cotangents}
+    taken = {id(base_of(cotangent)) for cotangent in vectors}
     return [_own_result(sums.totals.get(id(edge_of(target))), target, taken) for target in targets]
+
+
+def _fitting(cotangent: Array | None, output: Tensor) -> Array:
+    if cotangent is None and output.size == 1:
+        return np.ones(output.shape, output.dtype)
+    if cotangent is None or cotangent.shape != output.shape or cotangent.dtype != output.dtype:
+        given = "none" if cotangent is None else f"one of shape {cotangent.shape} and dtype {cotangent.dtype}"
+        raise ValueError(
+            f"an output of shape {output.shape} and dtype {output.dtype} needs a like cotangent, got {given}"
+        )
+    return cotangent
 
 
 def _own_result(array: Any, target: Tensor, taken: set[int]) -> Array | None:

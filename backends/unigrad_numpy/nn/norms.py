@@ -38,23 +38,16 @@ class BatchNorm(Module):
     ) -> None:
         super().__init__()
         self.momentum, self.epsilon = momentum, epsilon
-        # Set for the time of a call by a Block that froze the layer.
-        self.frozen = False
         self.register_parameter("weight", init.full((channels,), 1, dtype) if affine else None)
         self.register_parameter("bias", init.full((channels,), 0, dtype) if affine else None)
         self.register_buffer("running_mean", Tensor(np.zeros(channels, dtype)))
         self.register_buffer("running_var", Tensor(np.ones(channels, dtype)))
         self.register_buffer("num_batches_tracked", Tensor(np.array(0, np.int64)))
 
-    @property
-    def couples_samples(self) -> bool:
-        """Whether a call now would use statistics of the batch."""
-        return self.training and not self.frozen
-
     def forward(self, x: Any) -> Tensor:
         """Map ``(batch, channels)`` or ``(batch, channels, h, w)`` to the same shape."""
         x = float_tensor(x, "BatchNorm")
-        if not self.couples_samples:
+        if not self.training:
             return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, self.epsilon)
         if x.ndim < 2 or x.shape[1] != self.running_mean.size:
             raise ValueError(f"BatchNorm of {self.running_mean.size} channels got an input of shape {x.shape}")

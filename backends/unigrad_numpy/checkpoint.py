@@ -1,0 +1,161 @@
+"""Recompute: a region keeps nothing of what its operations save, and runs again when a backward asks for it.
+
+The graph of a region is the graph of the plain run, node for node; only what the nodes saved is missing. The first node
+that a backward unpacks runs the whole region once more, which saves the same items in the same order. See
+``unigrad.protocols.CheckpointModule``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from unigrad import tree
+from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError
+from unigrad.protocols import Region
+from unigrad_numpy.graph import (
+    Saved,
+    changed_state,
+    keep,
+    next_serial,
+    observe_uses,
+    pass_cache,
+    saved_hooks,
+    unpack,
+)
+from unigrad_numpy.tensor import Tensor, wrap
+
+__all__ = ["fingerprint", "run"]
+
+
+def run(region: Region) -> Any:
+    """Run the region now, and again in each backward that needs its inner values."""
+    args, kwargs = region.args, region.kwargs
+    leaves, layout = tree.flatten((args, kwargs))
+    call = _Call(region, leaves, layout)
+    # The region itself must not keep the arguments: inside another region they are inner values of that one.
+    with contextlib.suppress(AttributeError):
+        region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
+    with observe_uses(_Captures(call.start, leaves)), saved_hooks(call.pack, call.unpack):
+        outputs = region.function(*args, **kwargs)
+    call.end = next_serial()
+    region.finish(outputs)
+    return outputs
+
+
+def fingerprint(tensor: Any) -> Hashable:
+    """Return a hash of the bits of the tensor."""
+    return hashlib.blake2b(np.ascontiguousarray(tensor._array), digest_size=16).digest()
+
+
+class _Captures:
+    """Refuses, at the forward, tensors with a graph that enter a region other than as arguments."""
+
+    def __init__(self, start: int, leaves: list[Any]) -> None:
+        self._start = start
+        self._nodes = {id(leaf.node) for leaf in leaves if isinstance(leaf, Tensor) and leaf.node is not None}
+
+    def __call__(self, inputs: tuple[Tensor, ...]) -> None:
+        for tensor in inputs:
+            node = tensor.node
+            if node is not None and node.serial < self._start and id(node) not in self._nodes:
+                raise CapturedTensorError(
+                    f"a tensor of shape {tensor.shape} made by operation {node.name!r} outside of a checkpointed region is "
+                    "used inside and needs a gradient; pass it as an argument of the function, or detach() it"
+                )
+
+
+class _Call:
+    """One call of a region, as its nodes see it.
+
+    Parameters
+    ----------
+    region
+        The region.
+    leaves, layout
+        Its arguments.
+    """
+
+    def __init__(self, region: Region, leaves: list[Any], layout: tree.Layout) -> None:
+        self.region = region
+        self._layout = layout
+        self._inputs = [_Input(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._count = 0
+        self.start = self.end = next_serial()
+
+    def pack(self, saved: Saved) -> int:
+        """Keep the number of a saved item in place of the item."""
+        self._count += 1
+        return self._count - 1
+
+    def unpack(self, number: int) -> Saved:
+        """Return a saved item, from a recompute that serves the whole running backward."""
+        cache = pass_cache()
+        items = cache.get(self)
+        if items is None or items[number] is None:
+            # Nodes are run latest first: a call that began after this one ended will not be asked again.
+            for other in [other for other in cache if isinstance(other, _Call) and other.start > self.end]:
+                del cache[other]
+            items = cache[self] = self._recompute()
+        item, items[number] = items[number], None
+        assert item is not None  # freshly made, or checked above
+        return item
+
+    def _recompute(self) -> list[Saved | None]:
+        values = [leaf.value() if isinstance(leaf, _Input) else leaf for leaf in self._inputs]
+        args, kwargs = tree.unflatten(self._layout, values)
+        items: list[Saved | None] = []
+        created: list[Any] = []
+        frozen = [parameter for parameter in self.region.parameters if not parameter.requires_grad]
+        try:
+            # What took a gradient in the forward saves the same now, also if it was frozen since.
+            for parameter in frozen:
+                parameter.requires_grad = True
+            with (
+                self.region.replay(),
+                changed_state(recording=True, recomputing=True, created=(created,), observers=()),
+                saved_hooks(items.append, _lost),
+            ):
+                outputs = self.region.function(*args, **kwargs)
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad = False
+        if created:
+            shapes = ", ".join(str(parameter.shape) for parameter in created)
+            raise CreatedParameterError(
+                f"a checkpointed region creates parameters on each call, of shape {shapes}: the recompute would train "
+                "others than the forward. Create them once, outside of the function"
+            )
+        self.region.check(outputs)
+        if len(items) != self._count:
+            raise RecomputeMismatchError(
+                f"the recompute of a checkpointed region saved {len(items)} values, its forward {self._count}: "
+                "the function must do the same on each call"
+            )
+        return items
+
+
+class _Input:
+    """A tensor argument, kept as what surrounds the region keeps things."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._leaf = tensor if tensor.node is None else None
+        self._requires_grad = tensor.requires_grad
+        self._kept = keep(Saved(tensor._array, tensor._counter, tensor.version))
+
+    def value(self) -> Tensor:
+        """Return the leaf itself, or a leaf in place of a tensor that was made outside."""
+        array = unpack(self._kept, "checkpoint")
+        if self._leaf is not None:
+            return self._leaf
+        tensor = wrap(array)
+        tensor.requires_grad = self._requires_grad
+        return tensor
+
+
+def _lost(payload: Any) -> Saved:
+    raise RecomputeMismatchError("a backward reached the graph of a recompute, which is not kept")

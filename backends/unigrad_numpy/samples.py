@@ -1,0 +1,215 @@
+"""Test material of the suite. See ``unigrad.samples.Samples``."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from unigrad.samples import NoSampleError
+from unigrad_numpy import nn, ops, optim
+from unigrad_numpy.graph import base_of, vector_jacobian_product
+from unigrad_numpy.graph import no_grad as no_grad
+from unigrad_numpy.tensor import Parameter, Tensor
+
+conventions = {"running_variance": "unbiased", "in_place": "no"}
+
+
+class _Operations:
+    exp, log, sqrt, tanh, sin, cos = map(staticmethod, (ops.exp, ops.log, ops.sqrt, ops.tanh, ops.sin, ops.cos))
+    sigmoid, relu, relu6, gelu = map(staticmethod, (ops.sigmoid, ops.relu, ops.relu6, ops.gelu))
+    hardswish, absolute, round, sign = map(staticmethod, (ops.hardswish, ops.abs, ops.round, ops.sign))
+    softmax, maximum, norm, sum, mean = map(staticmethod, (ops.softmax, ops.maximum, ops.norm, ops.sum, ops.mean))
+    max, argmax, matmul, reshape = map(staticmethod, (ops.max, ops.argmax, ops.matmul, ops.reshape))
+    transpose, index, concat, split = map(staticmethod, (ops.transpose, ops.getitem, ops.concat, ops.split))
+    take, where, stop_gradient, cast = map(staticmethod, (ops.take, ops.where, ops.stop_gradient, ops.cast))
+    dropout, normal, uniform = map(staticmethod, (ops.dropout, ops.normal, ops.uniform))
+    cross_entropy = staticmethod(ops.cross_entropy)
+
+    @staticmethod
+    def minimum_value(x: Any, value: float) -> Any:
+        return ops.clip(x, low=value)
+
+    @staticmethod
+    def set_item(x: Any, index: int, value: float) -> Any:
+        return ops.where(np.arange(x.size).reshape(x.shape) == index, value, x)
+
+
+operations = _Operations()
+
+
+def tensor(array: Any, dtype: str | None = None) -> Tensor:
+    """Return a tensor with a copy of the values."""
+    return Tensor(np.asarray(array), dtype=dtype)
+
+
+def leaf(array: Any, dtype: str | None = None) -> Tensor:
+    """Return a trainable leaf that belongs to no model."""
+    return Tensor(np.asarray(array), requires_grad=True, dtype=dtype)
+
+
+class _Model(nn.Module):
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self._run = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self, *args, **kwargs)
+
+
+def model(
+    forward: Callable[..., Any],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    buffers: Mapping[str, Any] | None = None,
+    layers: Mapping[str, Any] | None = None,
+    generators: Mapping[str, int] | None = None,
+) -> nn.Module:
+    """Return a module with these members and ``forward(self, ...)``."""
+    made = _Model(forward)
+    for name, value in (parameters or {}).items():
+        made.register_parameter(name, value if isinstance(value, Parameter) else Parameter(np.asarray(value)))
+    for name, value in (buffers or {}).items():
+        made.register_buffer(name, tensor(value))
+    for name, value in (layers or {}).items():
+        made.add_module(name, value)
+    for name, seed in (generators or {}).items():
+        setattr(made, name, generator(seed))
+    return made
+
+
+def _with_values(layer: nn.Module, **values: Any) -> nn.Module:
+    """Replace parameters, dtype and all; None takes one away."""
+    for name, value in values.items():
+        layer.register_parameter(name, None if value is None else Parameter(np.asarray(value)))
+    return layer
+
+
+def _dense(weight: Any, bias: Any = None) -> nn.Module:
+    outputs, inputs = np.shape(weight)
+    return _with_values(nn.Dense(inputs, outputs), weight=weight, bias=bias)
+
+
+def _conv2d(weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0) -> nn.Module:
+    outputs, inputs, *size = np.shape(weight)
+    return _with_values(nn.Conv2d(inputs, outputs, tuple(size), stride, padding), weight=weight, bias=bias)
+
+
+def _conv_transpose2d(weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0) -> nn.Module:
+    inputs, outputs, *size = np.shape(weight)
+    return _with_values(nn.ConvTranspose2d(inputs, outputs, tuple(size), stride, padding), weight=weight, bias=bias)
+
+
+def _embedding(weight: Any, padding_index: int | None = None) -> nn.Module:
+    return _with_values(nn.Embedding(*np.shape(weight), padding_index=padding_index), weight=weight)
+
+
+def _recurrent(kind: type[nn.LSTM] | type[nn.GRU]) -> Callable[..., nn.Module]:
+    def build(input_weight: Any, hidden_weight: Any, input_bias: Any = None, hidden_bias: Any = None) -> nn.Module:
+        layer = kind(np.shape(input_weight)[1], np.shape(hidden_weight)[1])
+        return _with_values(
+            layer, weight_ih_l0=input_weight, weight_hh_l0=hidden_weight, bias_ih_l0=input_bias, bias_hh_l0=hidden_bias
+        )
+
+    return build
+
+
+def _attention(features: int, heads: int, seed: int) -> nn.Module:
+    layer = nn.MultiheadAttention(features, heads)
+    numbers = np.random.default_rng(seed)
+    for parameter in layer.parameters():
+        parameter.assign((numbers.standard_normal(parameter.shape) / np.sqrt(features)).astype(np.float32))
+    return layer
+
+
+_LAYERS: Mapping[str, Callable[..., nn.Module]] = {
+    "dense": _dense,
+    "conv2d": _conv2d,
+    "conv_transpose2d": _conv_transpose2d,
+    "max_pool2d": nn.MaxPool2d,
+    "batch_norm": nn.BatchNorm,
+    "layer_norm": nn.LayerNorm,
+    "dropout": nn.Dropout,
+    "embedding": _embedding,
+    "flatten": nn.Flatten,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "hardswish": nn.Hardswish,
+    "lazy_dense": nn.LazyDense,
+    "lstm": _recurrent(nn.LSTM),
+    "gru": _recurrent(nn.GRU),
+    "attention": _attention,
+    "sequential": lambda layers: nn.Sequential(*layers),
+}
+
+
+def layer(kind: str, **config: Any) -> nn.Module:
+    """Return a layer of this kind with exactly these values."""
+    if kind not in _LAYERS:
+        raise NoSampleError(kind)
+    return _LAYERS[kind](**config)
+
+
+def set_buffer(model: Any, name: str, value: Any) -> None:
+    """Write into a buffer from inside a forward."""
+    getattr(model, name).assign(value.detach())
+
+
+def own_normal(generator: Any, shape: Sequence[int]) -> Tensor:
+    """Draw standard normal noise from a generator."""
+    return ops.normal(shape, source=generator)
+
+
+def generator(seed: int) -> np.random.Generator:
+    """Return a generator that belongs to no model."""
+    return np.random.default_rng(seed)
+
+
+def mixed_precision(dtype: str) -> AbstractContextManager[Any]:
+    """Raise; the backend has no mixed precision."""
+    raise NoSampleError("mixed precision")
+
+
+def call_native_gradient(function: Callable[[Any], Any], x: Any) -> Any:
+    """Return the gradient of a scalar function at ``x``."""
+    point = Tensor(x, requires_grad=True)
+    loss = function(point)
+    (gradient,) = vector_jacobian_product([loss], [None], [point])
+    return Tensor(np.zeros(x.shape, x.dtype) if gradient is None else gradient)
+
+
+def sgd(rate: float, momentum: float = 0.0, decay: float = 0.0) -> Callable[..., Any]:
+    """Return a factory of stochastic gradient descent."""
+    return lambda parameters: optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
+
+
+def adamw(rate: float, decay: float = 0.0) -> Callable[..., Any]:
+    """Return a factory of AdamW."""
+    return lambda parameters: optim.AdamW(parameters, lr=rate, weight_decay=decay)
+
+
+def change(parameter: Any, array: Any) -> None:
+    """Write new values as the optimizers do."""
+    parameter.assign(np.asarray(array, parameter.dtype))
+
+
+def change_hidden(parameter: Any, array: Any) -> None:
+    """Write new values past the version: NumPy lets a read-only view be made writeable again."""
+    view = parameter.data
+    view.flags.writeable = True
+    view[...] = array
+
+
+def storage_alive(tensor: Any) -> Callable[[], bool]:
+    """Return a function that tells whether the tensor's memory is alive."""
+    reference = weakref.ref(base_of(tensor._array))
+    return lambda: reference() is not None
+
+
+def shared_tensor(array: Any) -> Any:
+    """Raise; tensors copy what they are made of."""
+    raise NoSampleError("tensor sharing memory with an array")

@@ -335,7 +335,8 @@ def wrap(array: np.ndarray[Any, Any], counter: VersionCounter | None = None) -> 
     tensor._requires_grad = False
     tensor.node = None
     tensor.grad = None
-    if state.storages:
+    # A view is of a storage that was logged when it was made, or is older than the log.
+    if counter is None and state.storages:
         log_storage(array)
     return tensor
 

@@ -27,6 +27,7 @@ __all__ = [
     "Graph",
     "Node",
     "Packed",
+    "Part",
     "Saved",
     "State",
     "VersionCounter",
@@ -54,7 +55,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 VJP = Callable[[Any, tuple[Any, ...], Any, tuple[bool, ...]], tuple[Any, ...]]
 """``vjp(context, saved arrays, cotangent, needs)`` -> one cotangent for each input, None where not needed.
 
-It returns fresh arrays, the cotangent itself or views of it; never a saved array.
+It returns fresh arrays, the cotangent itself, views of it, or a :class:`Part`; never a saved array.
 """
 
 
@@ -295,6 +296,14 @@ def check_unreleased(nodes: Sequence[Node]) -> None:
             )
 
 
+class Part(NamedTuple):
+    """A cotangent that is zero but for ``values`` at the slices ``key``; many parts of one array need one buffer."""
+
+    shape: tuple[int, ...]
+    key: Any
+    values: Array
+
+
 class _Sums:
     """Cotangents by edge, summed without writing into an array that someone else may hold."""
 
@@ -304,7 +313,13 @@ class _Sums:
 
     def add(self, key: int, cotangent: Any) -> None:
         total = self.totals.get(key)
-        if total is None:
+        if type(cotangent) is Part:
+            if key not in self._own:
+                shape, dtype = cotangent.shape, cotangent.values.dtype
+                total = self.totals[key] = np.zeros(shape, dtype) if total is None else np.array(total)
+                self._own.add(key)
+            total[cotangent.key] += cotangent.values
+        elif total is None:
             self.totals[key] = cotangent
         elif key in self._own:
             np.add(total, cotangent, out=total)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unigrad_numpy.graph import Part
 from unigrad_numpy.ops.base import as_tensor, operands, record, unbroadcast, view_counter
 from unigrad_numpy.tensor import Tensor
 
@@ -49,9 +50,7 @@ def getitem(x: Any, key: Any) -> Tensor:
 
 def _slice_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
     shape, key = context
-    out = np.zeros(shape, g.dtype)
-    out[key] = g
-    return (out,)
+    return (Part(shape, key, g),)
 
 
 def _gather_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:

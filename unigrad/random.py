@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random as python_random
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from unigrad.protocols import Backend
 
 __all__ = ["RandomState", "register_generator", "seed", "snapshot"]
 
-_registered: list[weakref.ref[Any]] = []
+_registered: list[Callable[[], Any]] = []
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def seed(number: int) -> None:
 def register_generator(generator: Any) -> None:
     """Have checkpoints keep the state of an own generator: a NumPy ``Generator`` or one of a framework.
 
-    It is held weakly. Generators that a model owns as attributes need not be registered.
+    It is held weakly where Python can; a NumPy ``Generator`` allows no weak reference and is held for good, so register long-lived
+    ones. Generators that a model owns as attributes need not be registered.
 
     Raises
     ------
@@ -91,7 +92,10 @@ def register_generator(generator: Any) -> None:
         if not backend.rng.is_generator(generator):
             raise ArgumentTypeError(f"a {type(generator).__name__} of {backend.spec.name} is not a random generator")
     _registered[:] = [ref for ref in _registered if ref() is not None and ref() is not generator]
-    _registered.append(weakref.ref(generator))
+    try:
+        _registered.append(weakref.ref(generator))
+    except TypeError:
+        _registered.append(lambda: generator)
 
 
 def snapshot(backend: Backend, generators: Iterable[Any] = ()) -> RandomState:

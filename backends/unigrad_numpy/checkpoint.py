@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from unigrad import tree
+from unigrad.captures import name_in
 from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError
 from unigrad.protocols import Region
 from unigrad_numpy.graph import (
@@ -40,7 +41,7 @@ def run(region: Region) -> Any:
     # The region itself must not keep the arguments: inside another region they are inner values of that one.
     with contextlib.suppress(AttributeError):
         region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
-    with observe_uses(_Captures(call.start, leaves)), saved_hooks(call.pack, call.unpack):
+    with observe_uses(_Captures(call.start, leaves, region.function)), saved_hooks(call.pack, call.unpack):
         outputs = region.function(*args, **kwargs)
     call.end = next_serial()
     region.finish(outputs)
@@ -55,16 +56,19 @@ def fingerprint(tensor: Any) -> Hashable:
 class _Captures:
     """Refuses, at the forward, tensors with a graph that enter a region other than as arguments."""
 
-    def __init__(self, start: int, leaves: list[Any]) -> None:
+    def __init__(self, start: int, leaves: list[Any], function: Any) -> None:
         self._start = start
+        self._function = function
         self._nodes = {id(leaf.node) for leaf in leaves if isinstance(leaf, Tensor) and leaf.node is not None}
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> None:
         for tensor in inputs:
             node = tensor.node
             if node is not None and node.serial < self._start and id(node) not in self._nodes:
+                name = name_in(self._function, lambda value: value is tensor)  # noqa: B023  # called at once
+                what = f"{name!r}, a tensor" if name else "a tensor"
                 raise CapturedTensorError(
-                    f"a tensor of shape {tensor.shape} made by operation {node.name!r} outside of a checkpointed region is "
+                    f"{what} of shape {tensor.shape} made by operation {node.name!r} outside of a checkpointed region is "
                     "used inside and needs a gradient; pass it as an argument of the function, or detach() it"
                 )
 

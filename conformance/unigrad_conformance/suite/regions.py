@@ -1,0 +1,107 @@
+"""Plain and checkpointed steps side by side, and models that tests of checkpoint share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import unigrad
+from unigrad import tree
+from unigrad_conformance.suite.problems import same_bits, to_numpy
+
+__all__ = ["Counted", "build_and_compare", "draws", "random_bits", "step", "total"]
+
+
+class Counted:
+    """A count of calls that a model's forward keeps."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> int:
+        """Count one call, and return how many there were."""
+        self.calls += 1
+        return self.calls
+
+
+def total(samples: Any, outputs: Any) -> Any:
+    """Return the sum of tanh of every element of every floating tensor in a nesting; each output is used once."""
+    parts = []
+    for leaf in tree.flatten(outputs)[0]:
+        if leaf is None or isinstance(leaf, bool | int | float | str):
+            continue
+        block = unigrad.backend_of(leaf).block
+        if block.is_tensor(leaf) and block.is_floating(leaf):
+            parts.append(samples.operations.sum(samples.operations.tanh(leaf)))
+    loss = parts[0]
+    for part in parts[1:]:
+        loss = loss + part
+    return loss
+
+
+def draws(samples: Any) -> dict[str, np.ndarray]:
+    """Draw from every global generator, to tell where its stream stands."""
+    return {
+        "normal": to_numpy(samples.operations.normal((3,))),
+        "uniform": to_numpy(samples.operations.uniform((3,))),
+        "python": np.array(random.random()),
+        "numpy": np.array(np.random.random()),
+    }
+
+
+def random_bits(backend: Any) -> list[bytes]:
+    """Return the state of every global generator, drawing nothing."""
+    return [
+        np.asarray(backend.rng.to_portable(backend.rng.snapshot())).tobytes(),
+        repr(random.getstate()).encode(),
+        repr(np.random.get_state(legacy=False)).encode() + np.random.get_state()[1].tobytes(),
+    ]
+
+
+def step(
+    samples: Any,
+    block: unigrad.Block,
+    run: Callable[..., Any],
+    *arrays: np.ndarray,
+    backwards: int = 1,
+    seed: int = 3,
+) -> dict[str, np.ndarray]:
+    """Run one training step and return everything that can be observed of it.
+
+    Floating inputs are watched; ``backwards`` is the number of backward calls, which are added up.
+    """
+    unigrad.seed(seed)
+    found: dict[str, np.ndarray] = {}
+    with unigrad.GradientCollector(block, accumulate="add", on_unused="ignore") as collector:
+        inputs = []
+        for index, value in enumerate(arrays):
+            tensor = samples.tensor(value)
+            inputs.append(collector.watch(tensor, name=str(index)) if value.dtype.kind == "f" else tensor)
+        loss = total(samples, run(*inputs))
+        for index in range(backwards):
+            collector.backward(loss, retain_graph=index < backwards - 1)
+        found["loss"] = to_numpy(loss)
+        found |= {f"gradient of {name}": to_numpy(value) for name, value in collector.gradients.items()}
+        found |= {f"gradient of input {name}": to_numpy(value) for name, value in collector.input_gradients.items()}
+        found |= {f"draw of {name}": value for name, value in draws(samples).items()}
+    found |= {f"buffer {name}": to_numpy(value) for name, value in block.buffers.items()}
+    return found
+
+
+def build_and_compare(
+    samples: Any,
+    build: Callable[[], Any],
+    *arrays: np.ndarray,
+    checkpoint: Callable[[Any], Any] = unigrad.checkpoint,
+    backwards: int = 1,
+) -> dict[str, np.ndarray]:
+    """Assert that a checkpointed step on one new model has the bits of a plain step on another, and return them."""
+    block = unigrad.wrap(build()).train()
+    plain = step(samples, block, block, *arrays, backwards=backwards)
+    block = unigrad.wrap(build()).train()
+    rerun = step(samples, block, checkpoint(block), *arrays, backwards=backwards)
+    same_bits(plain, rerun)
+    return plain

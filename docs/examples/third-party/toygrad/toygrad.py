@@ -1,7 +1,7 @@
 """A differentiating framework of one file, made to show how a backend for unigrad is written.
 
-It knows nothing of unigrad. Tensors are float64; operations on tensors that need a gradient remember their inputs and
-a function from the cotangent of the result to those of the inputs.
+It knows nothing of unigrad. Tensors are float32 or float64; operations on tensors that need a gradient remember their
+inputs and a function from the cotangent of the result to those of the inputs.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ def no_record() -> Iterator[None]:
 
 
 class Tensor:
-    """A float64 array; ``inputs`` and ``pull`` are there if an operation was recorded, and gone once released."""
+    """An array; ``inputs`` and ``pull`` are there if an operation was recorded, and gone once released."""
 
-    def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data = np.array(data, dtype=np.float64)
+    def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
+        self.data = np.array(data, dtype=dtype, order="C")
+        if self.data.dtype not in (np.float32, np.float64):
+            raise TypeError(f"toygrad has float32 and float64 only, not {self.data.dtype}")
         self.requires_grad = requires_grad
         self.grad: Tensor | None = None
         self.version = 0
@@ -64,11 +66,11 @@ class Tensor:
         self.version += 1
 
     def __add__(self, other: Any) -> Tensor:
-        other = as_tensor(other)
+        other = as_tensor(other, self)
         return record(self.data + other.data, (self, other), lambda c: (_fold(c, self), _fold(c, other)))
 
     def __mul__(self, other: Any) -> Tensor:
-        other = as_tensor(other)
+        other = as_tensor(other, self)
         a, b = self.data, other.data
         return record(a * b, (self, other), lambda c: (_fold(c * b, self), _fold(c * a, other)))
 
@@ -80,18 +82,18 @@ class Tensor:
         return self * -1.0
 
     def __sub__(self, other: Any) -> Tensor:
-        return self + -as_tensor(other)
+        return self + -as_tensor(other, self)
 
     def __truediv__(self, other: Any) -> Tensor:
-        other = as_tensor(other)
+        other = as_tensor(other, self)
         a, b = self.data, other.data
         return record(a / b, (self, other), lambda c: (_fold(c / b, self), _fold(-c * a / (b * b), other)))
 
     def __rsub__(self, other: Any) -> Tensor:
-        return as_tensor(other) - self
+        return as_tensor(other, self) - self
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return as_tensor(other) / self
+        return as_tensor(other, self) / self
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -111,17 +113,17 @@ class Tensor:
 class Parameter(Tensor):
     """A leaf that a module trains."""
 
-    def __init__(self, data: Any) -> None:
-        super().__init__(data, requires_grad=True)
+    def __init__(self, data: Any, dtype: Any = None) -> None:
+        super().__init__(data, requires_grad=True, dtype=dtype)
 
 
 class Buffer(Tensor):
     """A tensor that a module keeps without training it."""
 
 
-def as_tensor(value: Any) -> Tensor:
-    """Return the value as a tensor; a tensor is returned as it is."""
-    return value if isinstance(value, Tensor) else Tensor(value)
+def as_tensor(value: Any, like: Tensor) -> Tensor:
+    """Return a value as a tensor of the dtype of another; a tensor is returned as it is."""
+    return value if isinstance(value, Tensor) else Tensor(value, dtype=like.data.dtype)
 
 
 def record(data: np.ndarray, inputs: tuple[Tensor, ...], pull: Callable[..., Sequence[np.ndarray | None]]) -> Tensor:
@@ -164,8 +166,19 @@ def join(tensors: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def noise(shape: Sequence[int]) -> Tensor:
-    """Draw standard normal noise."""
-    return Tensor(generator.standard_normal(tuple(shape)))
+    """Draw standard normal noise, float32."""
+    return Tensor(generator.standard_normal(tuple(shape), np.float32))
+
+
+def uniform(shape: Sequence[int]) -> Tensor:
+    """Draw from [0, 1), float32."""
+    return Tensor(generator.random(tuple(shape), np.float32))
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Zero each element with probability ``rate``, and scale the others up."""
+    keep = (uniform(x.data.shape).data >= rate).astype(x.data.dtype) / x.data.dtype.type(1.0 - rate)
+    return record(x.data * keep, (x,), lambda c: (c * keep,))
 
 
 class Module:
@@ -202,6 +215,17 @@ class Dense(Module):
         a, b = x.data, self.weight.data
         y = record(a @ b.T, (x, self.weight), lambda c: (c @ b, c.T @ a))
         return y + self.bias if hasattr(self, "bias") else y
+
+
+class Dropout(Module):
+    """``dropout`` while training."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return dropout(x, self.rate) if self.training else x
 
 
 class SGD:

@@ -21,6 +21,6 @@ def unigrad_backend() -> BackendSpec:
             Guarantee.BITEXACT_SHARING: "undetected",
             Guarantee.THREADS: "UnsupportedError",
         },
-        dtypes=("float64",),
-        random_sources=("noise",),
+        dtypes=("float32", "float64"),
+        random_sources=("noise", "uniform", "dropout"),
     )

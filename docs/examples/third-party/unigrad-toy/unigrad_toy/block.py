@@ -164,7 +164,11 @@ def scale(tensor: Any, factor: Any) -> Any:
 
 
 def cast(tensor: Any, dtype: str) -> Any:
-    return tensor  # there is only float64
+    target = np.dtype(dtype)
+    if tensor.data.dtype == target:
+        return tensor
+    source = tensor.data.dtype
+    return toygrad.record(tensor.data.astype(target), (tensor,), lambda c: (c.astype(source),))
 
 
 def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
@@ -181,4 +185,5 @@ def concat(tensors: Sequence[Any], axis: int) -> Any:
 
 
 def equal(left: Any, right: Any) -> bool:
-    return bool(left.data.shape == right.data.shape and left.data.tobytes() == right.data.tobytes())
+    same = left.data.shape == right.data.shape and left.data.dtype == right.data.dtype
+    return bool(same and left.data.tobytes() == right.data.tobytes())

@@ -68,4 +68,4 @@ def run(region: Any) -> Any:
 
 
 def fingerprint(tensor: Any) -> Hashable:
-    return hashlib.blake2b(tensor.data.tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(tensor.data.tobytes(), digest_size=16).digest(), str(tensor.data.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import toygrad
-from toygrad import SGD, Buffer, Dense, Module, Parameter, Tensor
+from toygrad import SGD, Buffer, Dense, Dropout, Module, Parameter, Tensor
 
 from unigrad.samples import NoSampleError
 
@@ -21,6 +21,8 @@ class Operations:
     tanh = staticmethod(toygrad.tanh)
     concat = staticmethod(toygrad.join)
     normal = staticmethod(toygrad.noise)
+    uniform = staticmethod(toygrad.uniform)
+    dropout = staticmethod(toygrad.dropout)
 
     def sum(self, x: Tensor, axis: int | None = None) -> Tensor:
         """Sum of all elements."""
@@ -71,13 +73,11 @@ class Layer(Module):
 
 
 def tensor(array: Any, dtype: str | None = None) -> Any:
-    _only_float64(dtype or str(np.asarray(array).dtype))
-    return Tensor(array)
+    return Tensor(_floats(array, dtype))
 
 
 def leaf(array: Any, dtype: str | None = None) -> Any:
-    _only_float64(dtype or str(np.asarray(array).dtype))
-    return Tensor(array, requires_grad=True)
+    return Tensor(_floats(array, dtype), requires_grad=True)
 
 
 def model(
@@ -92,9 +92,9 @@ def model(
         raise NoSampleError("toygrad has one generator only")
     made = Layer(forward)
     for name, value in (parameters or {}).items():
-        setattr(made, name, value if isinstance(value, Parameter) else Parameter(value))
+        setattr(made, name, value if isinstance(value, Parameter) else Parameter(_floats(value)))
     for name, value in (buffers or {}).items():
-        setattr(made, name, Buffer(value))
+        setattr(made, name, Buffer(_floats(value)))
     for name, value in (layers or {}).items():
         setattr(made, name, value)
     return made
@@ -103,6 +103,8 @@ def model(
 def layer(kind: str, **config: Any) -> Any:
     if kind == "dense":
         return Dense(config["weight"], config.get("bias"))
+    if kind == "dropout":
+        return Dropout(config["rate"])
     if kind == "tanh":
         return Layer(lambda self, x: toygrad.tanh(x))
     if kind == "sequential":
@@ -130,7 +132,7 @@ def no_grad() -> AbstractContextManager[Any]:
 
 
 def mixed_precision(dtype: str) -> AbstractContextManager[Any]:
-    raise NoSampleError("toygrad has float64 only")
+    raise NoSampleError("toygrad has no mixed precision")
 
 
 def call_native_gradient(function: Callable[[Any], Any], x: Any) -> Any:
@@ -161,9 +163,7 @@ def storage_alive(tensor: Any) -> Callable[[], bool]:
 
 
 def shared_tensor(array: Any) -> Any:
-    if array.dtype != np.float64:
-        raise NoSampleError("toygrad has float64 only")
-    made = Tensor(0.0)
+    made = Tensor(_floats(array))
     made.data = array
     return made
 
@@ -174,6 +174,8 @@ def _chain(self: Any, x: Any) -> Any:
     return x
 
 
-def _only_float64(dtype: str) -> None:
-    if dtype != "float64":
-        raise NoSampleError(f"toygrad has no {dtype}")
+def _floats(array: Any, dtype: str | None = None) -> Any:
+    found = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype)
+    if found.dtype not in (np.float32, np.float64):
+        raise NoSampleError(f"toygrad has no {found.dtype}")
+    return found

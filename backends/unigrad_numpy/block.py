@@ -134,7 +134,7 @@ def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
 
 def trainable(parameter: Any) -> bool:
     """Whether the parameter takes gradients now."""
-    return bool(parameter.requires_grad)
+    return bool(parameter.requires_grad and parameter.node is None)
 
 
 def set_trainable(parameter: Any, trainable: bool) -> None:
@@ -160,7 +160,8 @@ def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
 
 def assign(tensor: Any, array: Any) -> None:
     """Write values in place, counted by the version."""
-    tensor.assign(np.asarray(array))
+    array = np.asarray(array)
+    tensor.assign(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def version(tensor: Any) -> Hashable:

@@ -71,7 +71,7 @@ def model(
     """Return a module with these members and ``forward(self, ...)``."""
     made = _Model(forward)
     for name, value in (parameters or {}).items():
-        made.register_parameter(name, value if isinstance(value, Parameter) else Parameter(np.asarray(value)))
+        made.register_parameter(name, _parameter(value))
     for name, value in (buffers or {}).items():
         made.register_buffer(name, tensor(value))
     for name, value in (layers or {}).items():
@@ -84,8 +84,13 @@ def model(
 def _with_values(layer: nn.Module, **values: Any) -> nn.Module:
     """Replace parameters, dtype and all; None takes one away."""
     for name, value in values.items():
-        layer.register_parameter(name, None if value is None else Parameter(np.asarray(value)))
+        layer.register_parameter(name, None if value is None else _parameter(value))
     return layer
+
+
+def _parameter(value: Any) -> Parameter:
+    """Return a native parameter as it is, to tie it, and anything else as a new one."""
+    return value if isinstance(value, Parameter) else Parameter(np.asarray(value))
 
 
 def _dense(weight: Any, bias: Any = None) -> nn.Module:

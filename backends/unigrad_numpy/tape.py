@@ -121,8 +121,8 @@ def trace(losses: Sequence[Any]) -> Graph:
     for loss in losses:
         if not loss.requires_grad:
             raise NoGraphError(
-                "nothing was recorded that leads to this loss: it was made under no_grad, detached, "
-                "or does not depend on anything that takes a gradient"
+                "nothing was recorded that leads to this loss: it is a constant, was detached (stop_gradient), or was made "
+                "where recording was off: under no_grad, or outside of this backend's operations, e.g. by NumPy itself"
             )
     return Graph(losses)
 

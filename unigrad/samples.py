@@ -38,7 +38,12 @@ LAYER_KINDS: Mapping[str, tuple[str, ...]] = {
     "attention": ("features", "heads", "seed"),
     "sequential": ("layers",),
 }
-"""Kind of layer -> names of the keyword arguments of ``Samples.layer``; ``bias`` may be None everywhere."""
+"""Kind of layer -> names of the keyword arguments of ``Samples.layer``; ``bias`` may be None everywhere.
+
+Recurrent layers map ``(batch, steps, features)`` to the outputs of all steps, without the last state. Attention is that of the input
+with itself; its parameters ``in_proj_weight``, ``in_proj_bias``, ``out_proj.weight`` and ``out_proj.bias`` are drawn in this order
+by ``numpy.random.default_rng(seed).standard_normal`` and divided by the root of the features.
+"""
 
 
 class NoSampleError(Exception):

@@ -48,7 +48,7 @@ def tensor(array: Any, dtype: str | None = None) -> Tensor:
 
 def leaf(array: Any, dtype: str | None = None) -> Tensor:
     """Return a trainable leaf that belongs to no model."""
-    return Tensor(np.asarray(array), requires_grad=True, dtype=dtype)
+    return Parameter(np.asarray(array), dtype=dtype)
 
 
 class _Model(nn.Module):
@@ -112,6 +112,16 @@ def _embedding(weight: Any, padding_index: int | None = None) -> nn.Module:
     return _with_values(nn.Embedding(*np.shape(weight), padding_index=padding_index), weight=weight)
 
 
+class _LSTM(nn.LSTM):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[0]
+
+
+class _GRU(nn.GRU):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[0]
+
+
 def _recurrent(kind: type[nn.LSTM] | type[nn.GRU]) -> Callable[..., nn.Module]:
     def build(input_weight: Any, hidden_weight: Any, input_bias: Any = None, hidden_bias: Any = None) -> nn.Module:
         layer = kind(np.shape(input_weight)[1], np.shape(hidden_weight)[1])
@@ -145,8 +155,8 @@ _LAYERS: Mapping[str, Callable[..., nn.Module]] = {
     "gelu": nn.GELU,
     "hardswish": nn.Hardswish,
     "lazy_dense": nn.LazyDense,
-    "lstm": _recurrent(nn.LSTM),
-    "gru": _recurrent(nn.GRU),
+    "lstm": _recurrent(_LSTM),
+    "gru": _recurrent(_GRU),
     "attention": _attention,
     "sequential": lambda layers: nn.Sequential(*layers),
 }

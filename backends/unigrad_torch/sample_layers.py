@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -128,10 +129,10 @@ def _recurrent(kind: type[nn.RNNBase]) -> Callable[..., nn.Module]:
 
 def _attention(features: int, heads: int, seed: int) -> nn.Module:
     made = Attention(features, heads, batch_first=True)
-    generator = torch.Generator().manual_seed(seed)
+    numbers = np.random.default_rng(seed)
     with torch.no_grad():
         for parameter in made.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / features**0.5)
+            parameter.copy_(from_numpy(numbers.standard_normal(parameter.shape) / np.sqrt(features)))
     return made
 
 

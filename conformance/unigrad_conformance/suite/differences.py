@@ -48,7 +48,13 @@ def central_differences(
 
 
 def assert_near(
-    found: np.ndarray, expected: np.ndarray, terms: int, *, scale: float | None = None, floor: float = 0.0, what: str = ""
+    found: np.ndarray,
+    expected: np.ndarray,
+    terms: int,
+    *,
+    scale: float | None = None,
+    floor: float = 0.0,
+    what: str = "",
 ) -> None:
     """Assert that two arrays differ by at most ``4 * eps * terms * scale``, or by ``floor * scale`` if that is more.
 

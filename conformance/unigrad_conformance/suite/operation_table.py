@@ -132,7 +132,9 @@ def _reductions() -> list[OperationCase]:
                 f"axis {axis}",
             )
         )
-    cases.append(OperationCase("norm", lambda ops, x: ops.norm(x), lambda x: np.sqrt(np.sum(x * x)), {"x": X}, 16, reason))
+    cases.append(
+        OperationCase("norm", lambda ops, x: ops.norm(x), lambda x: np.sqrt(np.sum(x * x)), {"x": X}, 16, reason)
+    )
     cases.append(
         OperationCase(
             "cross_entropy",
@@ -164,18 +166,39 @@ def _two_operands() -> list[OperationCase]:
                 )
             )
         cases.append(
-            OperationCase(name, lambda ops, x, f=operator: f(x, 3.0), lambda x, f=operator: f(x, 3.0), {"x": X}, 8, exact, "number after")
+            OperationCase(
+                name,
+                lambda ops, x, f=operator: f(x, 3.0),
+                lambda x, f=operator: f(x, 3.0),
+                {"x": X},
+                8,
+                exact,
+                "number after",
+            )
         )
         cases.append(
             OperationCase(
-                name, lambda ops, x, f=operator: f(3.0, x), lambda x, f=operator: f(3.0, x), {"x": POSITIVE}, 8, exact, "number before"
+                name,
+                lambda ops, x, f=operator: f(3.0, x),
+                lambda x, f=operator: f(3.0, x),
+                {"x": POSITIVE},
+                8,
+                exact,
+                "number before",
             )
         )
     cases.append(OperationCase("negative", lambda ops, x: -x, lambda x: -x, {"x": X}, 1, "exact"))
-    cases.append(OperationCase("maximum", lambda ops, x, y: ops.maximum(x, y), np.maximum, {"x": X, "y": Y}, 1, "exact"))
+    cases.append(
+        OperationCase("maximum", lambda ops, x, y: ops.maximum(x, y), np.maximum, {"x": X, "y": Y}, 1, "exact")
+    )
     cases.append(
         OperationCase(
-            "minimum_value", lambda ops, x: ops.minimum_value(x, 0.5), lambda x: np.maximum(x, 0.5), {"x": OFF_KINKS}, 1, "exact"
+            "minimum_value",
+            lambda ops, x: ops.minimum_value(x, 0.5),
+            lambda x: np.maximum(x, 0.5),
+            {"x": OFF_KINKS},
+            1,
+            "exact",
         )
     )
     sums = "sums of at most 4 products"
@@ -240,7 +263,12 @@ def _moves() -> list[OperationCase]:
             moves,
         ),
         OperationCase(
-            "set_item", lambda ops, x: ops.set_item(x * 2.0, 1, 5.0), _set, {"x": array(5, seed=9, dtype="float64")}, 2, moves
+            "set_item",
+            lambda ops, x: ops.set_item(x * 2.0, 1, 5.0),
+            _set,
+            {"x": array(5, seed=9, dtype="float64")},
+            2,
+            moves,
         ),
     ]
     return cases

@@ -37,7 +37,9 @@ def test_value_and_gradient(samples, record, case, dtype):
     block = unigrad.wrap({"stand-in": samples.leaf(array(1))})
     with unigrad.GradientCollector(block, parameters=False) as collector:
         tensors = {
-            name: collector.watch(samples.tensor(value), name=name) if value.dtype.kind == "f" else samples.tensor(value)
+            name: collector.watch(samples.tensor(value), name=name)
+            if value.dtype.kind == "f"
+            else samples.tensor(value)
             for name, value in arrays.items()
         }
         outputs = case.call(samples.operations, **tensors)

@@ -19,6 +19,7 @@ from unigrad.errors import (
     CollectorClosedError,
     GraphReleasedError,
     LossError,
+    UnsupportedError,
     WrongThreadError,
 )
 from unigrad.plugins import backend_of
@@ -159,6 +160,10 @@ class GradientCollector:
         if accumulate not in ("write", "add"):
             raise ArgumentError(f"accumulate is 'write' or 'add', not {accumulate!r}")
         usage.check_policy(on_unused)
+        if not isinstance(parameters, bool):
+            raise ArgumentTypeError(
+                f"parameters is True or False, not {parameters!r}; to collect some parameters only, give a mapping of name to tensor"
+            )
         self.block: Block = wrap(block)
         self.backend: Backend = self.block.backend
         self._accumulate = accumulate
@@ -312,14 +317,21 @@ class GradientCollector:
         ------
         ArgumentTypeError
             If it is not a tensor of floating dtype.
+        UnsupportedError
+            If the backend does not declare its dtype.
         """
         self._check_open("watch")
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"a watched tensor has a non-empty string as name, not {name!r}")
         self._require_tensor(tensor, "watch takes a tensor")
+        dtype = self.backend.block.dtype(tensor)
         if not self.backend.block.is_floating(tensor):
-            dtype = self.backend.block.dtype(tensor)
             raise ArgumentTypeError(f"only tensors of floating dtype have gradients; {name!r} is {dtype}")
+        if dtype not in self.backend.spec.dtypes:
+            known = ", ".join(self.backend.spec.dtypes)
+            raise UnsupportedError(
+                f"backend {self.backend.spec.name!r} does not support gradients of {dtype} ({name!r}); it does of: {known}"
+            )
         twin = self.backend.tape.watch(tensor)
         self._watched[name] = twin
         self._origins.add(id(tensor))
@@ -387,6 +399,7 @@ class GradientCollector:
         if create_graph:
             self.backend.require(Capability.SECOND_ORDER)
         self._check_weight(weight)
+        weight = None if weight is None else float(weight)
         losses, cotangents = self._losses(loss, cotangent)
         graph = self.backend.tape.trace(losses)
         if graph.released is not None:
@@ -461,8 +474,7 @@ class GradientCollector:
 
     def _check_weight(self, weight: float | None) -> None:
         if weight is not None:
-            if isinstance(weight, bool) or not isinstance(weight, int | float | np.integer | np.floating):
-                raise ArgumentTypeError(f"weight is a number of items, not {weight!r}")
+            _require_number(weight, "weight is a number of items")
             if self._accumulate == "write":
                 raise ArgumentError("a weight means something in accumulate='add' only; 'write' holds one backward")
             if not math.isfinite(weight) or weight < 0:
@@ -520,22 +532,16 @@ class GradientCollector:
     def scale(self, factor: float) -> None:
         """Multiply what is collected, and so what is applied, by a factor."""
         self._check_thread()
-        if (
-            isinstance(factor, bool)
-            or not isinstance(factor, int | float | np.integer | np.floating)
-            or not math.isfinite(factor)
-        ):
+        _require_number(factor, "scale takes a finite number")
+        if not math.isfinite(factor):
             raise ArgumentError(f"scale takes a finite number, not {factor!r}")
         self._multiply(float(factor), (self._store, self._inputs))
 
     def clip_by_global_norm(self, maximum: float) -> None:
         """Scale what is applied so that the Euclidean norm over all parameter gradients is at most ``maximum``."""
         self._check_thread()
-        if (
-            isinstance(maximum, bool)
-            or not isinstance(maximum, int | float | np.integer | np.floating)
-            or not maximum > 0
-        ):
+        _require_number(maximum, "clip_by_global_norm takes a positive norm")
+        if not maximum > 0:
             raise ArgumentError(f"clip_by_global_norm takes a positive norm, not {maximum!r}")
         self._resolve()
         factor = self.backend.block.clip_factor(list(self.gradients.values()), float(maximum))
@@ -595,6 +601,11 @@ class GradientCollector:
         if len(self._reached) == len(self._name_of) and not self._expected and not self.block.waits:
             return  # all parameters were reached, none is frozen or still to be made: there is nothing to tell
         usage.judge(self.block, self.usage, self._on_unused, self._expected, stacklevel + 1)
+
+
+def _require_number(value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ArgumentTypeError(f"{what}, not {value!r}")
 
 
 class _Nothing:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from unigrad.errors import UnsupportedError
 from unigrad.samples import NoSampleError
 from unigrad_numpy import nn, ops, optim
 from unigrad_numpy.graph import base_of, vector_jacobian_product
@@ -48,6 +49,8 @@ def tensor(array: Any, dtype: str | None = None) -> Tensor:
 
 def leaf(array: Any, dtype: str | None = None) -> Tensor:
     """Return a trainable leaf that belongs to no model."""
+    if dtype in ("float16", "bfloat16"):
+        raise UnsupportedError(f"backend 'numpy' does not support gradients of {dtype}; it does of: float32, float64")
     return Parameter(np.asarray(array), dtype=dtype)
 
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from unigrad.errors import ArgumentTypeError, UnsupportedError
 
+unseen = torch._C.DisableTorchFunction
+"""Context in which no mode, so neither the watcher of an open collector, is told of what runs."""
+
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NUMPY_BITS = {1: np.int8, 2: np.int16}
 
@@ -42,12 +45,14 @@ def _dense(tensor: Tensor) -> Tensor:
 
 def clone(tensor: Any) -> Any:
     """Return a dense contiguous copy without a graph."""
-    return _dense(tensor).clone(memory_format=torch.contiguous_format)
+    with unseen():
+        return _dense(tensor).clone(memory_format=torch.contiguous_format)
 
 
 def zeros(tensor: Any) -> Any:
     """Return zeros of the same shape, dtype and device."""
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    with unseen():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def add(left: Any, right: Any) -> Any:
@@ -102,8 +107,9 @@ def equal(left: Any, right: Any) -> bool:
     """Whether two tensors have the same shape, dtype and bits."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    left, right = _dense(left), _dense(right)
-    return torch.equal(bits(left), bits(right.to(left.device)))
+    with unseen():
+        left, right = _dense(left), _dense(right)
+        return torch.equal(bits(left), bits(right.to(left.device)))
 
 
 def _ml_dtype(name: str) -> np.dtype[Any]:
@@ -119,11 +125,12 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
 
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the values as a C-contiguous NumPy copy."""
-    tensor = _dense(tensor).resolve_conj().resolve_neg().cpu().contiguous()
-    if tensor.dtype is torch.bfloat16 or dtype(tensor).startswith("float8"):
-        width = tensor.element_size()
-        return tensor.view(_BITS[width]).numpy().view(_ml_dtype(dtype(tensor))).copy()
-    return tensor.numpy().copy()
+    with unseen():
+        tensor = _dense(tensor).resolve_conj().resolve_neg().cpu().contiguous()
+        if tensor.dtype is torch.bfloat16 or dtype(tensor).startswith("float8"):
+            width = tensor.element_size()
+            return tensor.view(_BITS[width]).numpy().view(_ml_dtype(dtype(tensor))).copy()
+        return tensor.numpy().copy()
 
 
 def from_numpy(array: Any) -> Any:
@@ -142,5 +149,5 @@ def from_numpy(array: Any) -> Any:
 
 def assign(tensor: Any, array: Any) -> None:
     """Write the values of a NumPy array into the tensor; its version counter moves."""
-    with torch.no_grad():
+    with torch.no_grad(), unseen():
         tensor.copy_(from_numpy(array))

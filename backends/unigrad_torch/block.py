@@ -6,7 +6,6 @@ import copy as _copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -185,8 +184,8 @@ def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def trainable(parameter: Any) -> bool:
-    """Whether the parameter requires a gradient."""
-    return bool(parameter.requires_grad)
+    """Whether the parameter is a leaf that requires a gradient."""
+    return bool(parameter.requires_grad and parameter.is_leaf)
 
 
 def set_trainable(parameter: Any, trainable: bool) -> None:
@@ -207,4 +206,4 @@ def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
 
 def version(tensor: Any) -> Hashable:
     """Return the identity and the version counter; None in inference mode, which counts no versions."""
-    return None if torch.is_inference(tensor) else (id(tensor), tensor._version)
+    return None if tensor.is_inference() else (id(tensor), tensor._version)

@@ -161,7 +161,7 @@ class _Frame:
         self.arguments = [
             (name, leaf, leaf._version)
             for name, leaf in zip(layout.paths("argument"), leaves, strict=True)
-            if isinstance(leaf, Tensor) and not torch.is_inference(leaf)
+            if isinstance(leaf, Tensor) and not leaf.is_inference()
         ]
         self.known: dict[int, Tensor] = {}
         self.values: dict[int, tuple[int, dict[int, _Saved | _Handle]]] = {}

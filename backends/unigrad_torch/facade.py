@@ -67,6 +67,8 @@ _classes: WeakValueDictionary[type, type] = WeakValueDictionary()
 
 
 def _class(base: type) -> type:
+    if issubclass(base, _Facade):  # of a facade: one more around the same class
+        base = base.__mro__[2]
     made = _classes.get(base)
     if made is None:
         names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
@@ -82,8 +84,10 @@ def _class(base: type) -> type:
 
 
 def _make(plain: Any, run: Callable[..., Any], enabled: bool) -> Any:
-    base = type(plain)
-    made = object.__new__(_class(base))
+    inner = plain
+    while isinstance(inner, _Facade):  # a facade of a facade is of the plain class too
+        inner = inner._unigrad_plain
+    made = object.__new__(_class(type(inner)))
     object.__setattr__(made, "__dict__", plain.__dict__)
     for name, value in zip(_Facade.__slots__, (plain, run, enabled), strict=True):
         object.__setattr__(made, name, value)

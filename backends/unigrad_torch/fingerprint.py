@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unigrad_torch.arrays import bits
+from unigrad_torch.arrays import bits, unseen
 
 _WIDTH = 2048
 _LEVELS = 5
@@ -40,7 +40,7 @@ def fingerprint(tensor: Any) -> Hashable:
     weighted per row of 2048 and the rows by other weights, and so on, so that moved values count. Needs an eighth of the tensor's
     memory at most, and does not depend on its strides.
     """
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with unseen(), torch.no_grad():
         tensor = tensor.detach()
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()

@@ -26,7 +26,7 @@ def tensor(array: Any, dtype: str | None = None) -> Any:
 
 def leaf(array: Any, dtype: str | None = None) -> Any:
     """Return a trainable leaf that belongs to no module."""
-    return tensor(array, dtype).requires_grad_()
+    return torch.nn.Parameter(tensor(array, dtype))
 
 
 def model(

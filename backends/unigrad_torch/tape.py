@@ -108,8 +108,8 @@ def trace(losses: Sequence[Any]) -> _Graph:
                 leaves.append(loss)
         else:
             raise NoGraphError(
-                "nothing was recorded that leads to this loss: it was made under no_grad, detached, "
-                "or does not depend on anything that takes a gradient"
+                "nothing was recorded that leads to this loss: it is a constant, or it was detached, or computed outside of any "
+                "recording (under no_grad or inference_mode)"
             )
     loss_leaves = tuple(leaves)
     seen = set(stack)
@@ -152,21 +152,15 @@ def _released(nodes: list[Any]) -> str | None:
 def vjp(
     graph: _Graph, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
 ) -> list[Any | None]:
-    """Return the vector-Jacobian product for each target, None where not reached."""
-    if not targets:
-        return []
+    """Return the vector-Jacobian product for each target, None where not reached or frozen since the forward."""
     if graph.released is not None:
         raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
+    asked = [target for target in targets if target.requires_grad]
+    if not asked:
+        return [None] * len(targets)
     try:
-        return list(
-            torch.autograd.grad(
-                graph.losses,
-                targets,
-                cotangents,
-                retain_graph=retain,
-                create_graph=create,
-                allow_unused=True,
-            )
+        found = torch.autograd.grad(
+            graph.losses, asked, cotangents, retain_graph=retain, create_graph=create, allow_unused=True
         )
     except RuntimeError as error:
         text = str(error)
@@ -176,9 +170,22 @@ def vjp(
             ) from error
         if _CHANGED in text:
             raise StaleGraphError(
-                f"a value that the graph needs was changed in place after the forward: {text}"
+                f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
             ) from error
         raise
+    given = {cotangent.untyped_storage()._cdata for cotangent in cotangents if cotangent is not None}
+    results = [_apart(gradient, given) for gradient in found] if given else list(found)
+    if len(asked) == len(targets):
+        return results
+    supply = iter(results)
+    return [next(supply) if target.requires_grad else None for target in targets]
+
+
+def _apart(gradient: Any | None, given: set[int]) -> Any | None:
+    """Return the gradient, copied if it is the user's cotangent or a view of it."""
+    if gradient is None or gradient.layout is not torch.strided or gradient.untyped_storage()._cdata not in given:
+        return gradient
+    return gradient.clone()
 
 
 def release(graph: _Graph) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,10 @@ class Facade:
     @property
     def forward(self) -> Callable[..., Any]:
         """The plain forward, through ``run``."""
-        plain = self.plain.forward
-        return functools.partial(self.run, plain) if self.enabled else plain
+        return self._run_forward if self.enabled else self.plain.forward
+
+    def _run_forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(self.plain.forward, *args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "enabled":
@@ -39,7 +40,10 @@ class Facade:
 
 def facade(model: Module, run: Callable[..., Any]) -> Any:
     """Return a module with the forward ``run(forward, *args, **kwargs)`` and all else of ``model``, shared."""
-    kind = type(model)
+    inner = model
+    while isinstance(inner, Facade):  # a facade of a facade is of the plain class too
+        inner = inner.plain
+    kind = type(inner)
     made = object.__new__(type(kind.__name__, (Facade, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}))
     for name, value in (("__dict__", vars(model)), ("plain", model), ("run", run), ("enabled", True)):
         object.__setattr__(made, name, value)

@@ -47,7 +47,7 @@ def tensor(array: Any, dtype: str | None = None) -> Tensor:
     return Tensor(np.asarray(array), dtype=dtype)
 
 
-def leaf(array: Any, dtype: str | None = None) -> Tensor:
+def leaf(array: Any, dtype: str | None = None) -> Parameter:
     """Return a trainable leaf that belongs to no model."""
     if dtype in ("float16", "bfloat16"):
         raise UnsupportedError(f"backend 'numpy' does not support gradients of {dtype}; it does of: float32, float64")

@@ -452,6 +452,8 @@ class GradientCollector:
                 reached[name] = leaf
             else:
                 outside.add(id(leaf))
+        if len(reached) > 1:
+            reached = {name: reached[name] for name in name_of.values() if name in reached}
         if outside:
             outside -= self._origins
             outside.difference_update(id(tensor) for tensor in self._watched.values())

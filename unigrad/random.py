@@ -122,4 +122,26 @@ def snapshot(backend: Backend, generators: Iterable[Any] = ()) -> RandomState:
         (item, item.bit_generator.state if isinstance(item, np.random.Generator) else rng.generator_state(item))
         for item in found.values()
     )
-    return RandomState(backend, rng.snapshot(), python_random.getstate(), np.random.get_state(), states)
+    return RandomState(backend, rng.snapshot(), _python_state(), _numpy_state(), states)
+
+
+class _Latest:
+    """States taken last: many checkpoints of one forward share one object where no number was drawn in between."""
+
+    python: Any = None
+    numpy: Any = None
+
+
+def _python_state() -> Any:
+    state = python_random.getstate()
+    if state != _Latest.python:
+        _Latest.python = state
+    return _Latest.python
+
+
+def _numpy_state() -> Any:
+    state: Any = np.random.get_state()
+    latest: Any = _Latest.numpy
+    if latest is None or state[0] != latest[0] or state[2:] != latest[2:] or not np.array_equal(state[1], latest[1]):
+        _Latest.numpy = state
+    return _Latest.numpy

@@ -52,7 +52,7 @@ class Residual(nn.Module):
 
 def build(dropout: float, dtype: str) -> Network:
     """Return the network in the given dtype."""
-    return Network(dropout).astype(dtype)
+    return Network(dropout).to(dtype)
 
 
 def tensor(array: np.ndarray) -> Tensor:

@@ -139,6 +139,7 @@ def main() -> int:
                     collector.apply(optimizer)
                 total += float(block.backend.block.to_numpy(loss)) * len(chosen)
                 progress.advance(task)
+            progress.remove_task(task)
             history.append(
                 {"loss": total / len(train_images), "accuracy": accuracy(block, native, test_images, test_labels)}
             )

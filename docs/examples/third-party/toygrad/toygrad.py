@@ -76,7 +76,11 @@ class Tensor:
 
     def __matmul__(self, other: Tensor) -> Tensor:
         a, b = self.data, other.data
-        return record(a @ b, (self, other), lambda c: (c @ b.T, a.T @ c))
+
+        def pull(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return _fold(c @ np.swapaxes(b, -1, -2), self), _fold(np.swapaxes(a, -1, -2) @ c, other)
+
+        return record(a @ b, (self, other), pull)
 
     def __neg__(self) -> Tensor:
         return self * -1.0
@@ -94,6 +98,9 @@ class Tensor:
 
     def __rtruediv__(self, other: Any) -> Tensor:
         return as_tensor(other, self) / self
+
+    def __gt__(self, other: Any) -> np.ndarray:
+        return self.data > as_tensor(other, self).data
 
     __radd__ = __add__
     __rmul__ = __mul__

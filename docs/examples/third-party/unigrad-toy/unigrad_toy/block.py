@@ -82,15 +82,20 @@ def copy(model: Any) -> Any:
 
 
 def facade(model: Any, run: Callable[..., Any]) -> Any:
-    kind = type(model)
+    class Twin(type(model)):  # type: ignore[misc]  # its base is known at run time only
+        __slots__ = ("enabled",)  # not in the dictionary, which is the model's
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = kind.forward.__get__(self)
-        return run(plain, *args, **kwargs) if self.enabled else plain(*args, **kwargs)
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return run(model.forward, *args, **kwargs) if self.enabled else model.forward(*args, **kwargs)
 
-    # The class carries ``run``, so that a deep copy keeps it; the instance shares its tensors with the model.
-    twin = copies.copy(model)
-    twin.__class__ = type(kind.__name__, (kind,), {"forward": forward, "enabled": True})
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            twin = facade(copies.deepcopy(model, memo), run)
+            twin.enabled = self.enabled
+            return twin
+
+    twin = object.__new__(Twin)
+    twin.__dict__ = vars(model)
+    twin.enabled = True
     return twin
 
 
@@ -99,7 +104,7 @@ def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def trainable(parameter: Any) -> bool:
-    return bool(parameter.requires_grad)
+    return bool(parameter.requires_grad and parameter.is_leaf)
 
 
 def set_trainable(parameter: Any, trainable: bool) -> None:

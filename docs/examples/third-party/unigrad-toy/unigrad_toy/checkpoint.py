@@ -10,6 +10,7 @@ import toygrad
 from toygrad import Tensor
 
 from unigrad import tree
+from unigrad.captures import name_in
 from unigrad.errors import CapturedTensorError, CreatedParameterError
 from unigrad_toy import tape
 

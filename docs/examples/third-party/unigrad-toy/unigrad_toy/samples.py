@@ -47,18 +47,17 @@ class Operations:
         return Tensor(x.data)
 
     def set_item(self, x: Tensor, index: int, value: float) -> Tensor:
-        """Overwrite one element in place."""
-        data = x.data.copy()
-        data[index] = value
-        x.write(data)
-        return x
+        """Return a copy with another value for one element; writing in place is never recorded."""
+        keep = np.ones_like(x.data)
+        keep[index] = 0.0
+        return toygrad.record(np.where(keep, x.data, value).astype(x.data.dtype), (x,), lambda c: (c * keep,))
 
     def __getattr__(self, name: str) -> Any:
         raise NoSampleError(f"toygrad has no {name}")
 
 
 operations = Operations()
-conventions: Mapping[str, str] = {"in_place": "yes"}
+conventions: Mapping[str, str] = {"in_place": "no"}
 
 
 class Layer(Module):
@@ -163,7 +162,7 @@ def storage_alive(tensor: Any) -> Callable[[], bool]:
 
 
 def shared_tensor(array: Any) -> Any:
-    made = Tensor(_floats(array))
+    made = Tensor(_floats(array))  # refuses other dtypes
     made.data = array
     return made
 
@@ -175,7 +174,8 @@ def _chain(self: Any, x: Any) -> Any:
 
 
 def _floats(array: Any, dtype: str | None = None) -> Any:
-    found = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype)
-    if found.dtype not in (np.float32, np.float64):
-        raise NoSampleError(f"toygrad has no {found.dtype}")
-    return found
+    found = np.asarray(array)
+    wanted = dtype or str(found.dtype)
+    if wanted not in ("float32", "float64"):
+        raise NoSampleError(f"toygrad has no {wanted}")
+    return found.astype(wanted)

@@ -79,7 +79,10 @@ def in_recompute() -> bool:
 
 def trace(losses: Sequence[Any]) -> Graph:
     if not all(loss.requires_grad for loss in losses):
-        raise NoGraphError("nothing was recorded that leads to this loss")
+        raise NoGraphError(
+            "nothing was recorded that leads to this loss: it is a constant, or was made outside the collector, "
+            "with recording off, or from values without a graph (detached); run the forward inside the collector"
+        )
     return Graph(losses)
 
 
@@ -111,7 +114,7 @@ def _refuse(graph: Any, wanted: set[int]) -> None:
         raise GraphReleasedError(f"an earlier backward released {graph.released}; retain the graph there")
     for node in graph.nodes:
         if id(node) in wanted and tuple(x.version for x in node.inputs) != node.versions:
-            raise StaleGraphError(f"an input of a tensor of shape {node.data.shape} was changed after the forward")
+            raise StaleGraphError(f"an input of a tensor of shape {node.data.shape} was changed after the forward; run the forward again")
 
 
 def release(graph: Any) -> None:

@@ -50,7 +50,8 @@ def run(region: Region) -> Any:
 
 def fingerprint(tensor: Any) -> Hashable:
     """Return a hash of the bits of the tensor."""
-    return hashlib.blake2b(np.ascontiguousarray(tensor._array), digest_size=16).digest()
+    bits: Any = np.ascontiguousarray(tensor._array)
+    return hashlib.blake2b(bits, digest_size=16).digest()
 
 
 class _Captures:

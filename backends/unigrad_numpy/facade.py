@@ -16,6 +16,10 @@ class Facade:
 
     __slots__ = ("enabled", "plain", "run")
 
+    enabled: bool
+    plain: Module
+    run: Callable[..., Any]
+
     # A property is found before the shared dictionary, where an assigned forward of the plain module stands.
     @property
     def forward(self) -> Callable[..., Any]:
@@ -44,7 +48,9 @@ def facade(model: Module, run: Callable[..., Any]) -> Any:
     while isinstance(inner, Facade):  # a facade of a facade is of the plain class too
         inner = inner.plain
     kind = type(inner)
-    made = object.__new__(type(kind.__name__, (Facade, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}))
+    made: Any = object.__new__(
+        type(kind.__name__, (Facade, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    )
     for name, value in (("__dict__", vars(model)), ("plain", model), ("run", run), ("enabled", True)):
         object.__setattr__(made, name, value)
     return made

@@ -312,7 +312,7 @@ class _Sums:
         self._own: set[int] = set()
 
     def add(self, key: int, cotangent: Any) -> None:
-        total = self.totals.get(key)
+        total: Any = self.totals.get(key)
         if type(cotangent) is Part:
             if key not in self._own:
                 shape, dtype = cotangent.shape, cotangent.values.dtype
@@ -391,13 +391,11 @@ def vector_jacobian_product(
     with changed_state(cache={}), np.errstate(all="ignore"):
         for node, needs in plan:
             key = id(node)
-            cotangent = sums.totals.get(key) if key in wanted else sums.totals.pop(key, None)
-            if cotangent is None:
+            whole = sums.totals.get(key) if key in wanted else sums.totals.pop(key, None)
+            if whole is None:
                 continue
             saved = tuple([item if item is None else unpack(item, node.name) for item in node.saved])
-            for edge, needed, part in zip(
-                node.inputs, needs, node.vjp(node.context, saved, cotangent, needs), strict=True
-            ):
+            for edge, needed, part in zip(node.inputs, needs, node.vjp(node.context, saved, whole, needs), strict=True):
                 if needed and part is not None:
                     sums.add(id(edge), part)
     taken = {id(base_of(cotangent)) for cotangent in vectors}

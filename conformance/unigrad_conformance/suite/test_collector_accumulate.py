@@ -79,7 +79,9 @@ def test_native_gradient_slots_stay_as_they_were(samples, backend, mode):
     assert before["b"] is None or not before["b"].any()  # a framework may show an empty slot as zeros
     after = native_gradients(backend, own)
     np.testing.assert_array_equal(after["a"], [7, 8])
-    same_bits({"b": f32(before["b"] if before["b"] is not None else [])}, {"b": f32([] if after["b"] is None else after["b"])})
+    same_bits(
+        {"b": f32(before["b"] if before["b"] is not None else [])}, {"b": f32([] if after["b"] is None else after["b"])}
+    )
 
 
 @pytest.mark.clause("G5")

@@ -41,7 +41,9 @@ def test_parameters_is_a_flag(samples, parameters):
 
 
 @pytest.mark.clause("G4", "B7")
-@pytest.mark.parametrize("wrong", [None, 3, "model", object(), len], ids=["none", "number", "text", "object", "function"])
+@pytest.mark.parametrize(
+    "wrong", [None, 3, "model", object(), len], ids=["none", "number", "text", "object", "function"]
+)
 def test_a_collector_needs_a_block(wrong):
     with pytest.raises(ArgumentTypeError):
         unigrad.GradientCollector(wrong)

@@ -76,49 +76,54 @@ def test_collectors_close_in_any_order(samples, backend, outer_first):
     assert len(first.gradients) == 0
 
 
+ACTION = st.sampled_from(["open", "backward", "backward", "zero", "close"])
+PART = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True)
+
+
 @settings(max_examples=50)
-@given(data=st.data())
-def test_nested_collectors_closing_in_any_order_are_each_alone(samples, backend, data):
+@given(
+    steps=st.lists(
+        st.tuples(ACTION, PART, st.sampled_from(["write", "add"]), st.integers(0, 9), st.integers(1, 5)),
+        min_size=3,
+        max_size=14,
+    ),
+    order=st.randoms(use_true_random=False),
+)
+def test_nested_collectors_closing_in_any_order_are_each_alone(samples, backend, steps, order):
     own = leaves(samples, a=[1, 2], b=[3, 4], c=[5, 6])
-    names = sorted(own)
-    open_ones: list[tuple] = []
+    running: list[tuple] = []
     closed: list[tuple] = []
     before = backend.tape.is_recording()
-    for _ in range(data.draw(st.integers(3, 14), label="steps")):
-        action = data.draw(st.sampled_from(["open", "backward", "backward", "zero", "close"]), label="action")
-        if action == "open" or not open_ones:
-            part = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True), label="block")
-            mode = data.draw(st.sampled_from(["write", "add"]), label="mode")
+
+    def close(index):
+        running[index][0].__exit__(None, None, None)
+        closed.append(running.pop(index))
+
+    for action, part, mode, index, factor in steps:
+        if action == "open" or not running:
             collector = collector_of({name: own[name] for name in part}, mode)
             collector.__enter__()
-            open_ones.append((collector, part, mode, {}))
+            running.append((collector, part, mode, {}))
             continue
-        index = data.draw(st.integers(0, len(open_ones) - 1), label="which")
-        collector, part, mode, wanted = open_ones[index]
+        collector, names, mode, wanted = running[index % len(running)]
         if action == "backward":
-            used = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True), label="loss")
-            factor = data.draw(st.integers(1, 5), label="factor")
-            total = samples.operations.sum(own[used[0]] * float(factor))
-            for name in used[1:]:
+            total = samples.operations.sum(own[part[0]] * float(factor))
+            for name in part[1:]:
                 total = total + samples.operations.sum(own[name] * float(factor))
             collector.backward(total)
-            found = {name: f32([factor, factor]) for name in used if name in part}
             if mode == "write":
                 wanted.clear()
-            for name, value in found.items():
-                wanted[name] = wanted.get(name, 0) + value
+            for name in set(part) & set(names):
+                wanted[name] = wanted.get(name, 0) + f32([factor, factor])
         elif action == "zero":
             collector.zero()
             wanted.clear()
         else:
-            collector.__exit__(None, None, None)
-            closed.append(open_ones.pop(index))
-        for other, _, _, values in (*open_ones, *closed):
+            close(index % len(running))
+        for other, _, _, values in (*running, *closed):
             collects(other.gradients, **values)
-    while open_ones:
-        index = data.draw(st.integers(0, len(open_ones) - 1), label="closes next")
-        open_ones[index][0].__exit__(None, None, None)
-        closed.append(open_ones.pop(index))
+    while running:
+        close(order.randrange(len(running)))
     for other, _, _, values in closed:
         collects(other.gradients, **values)
     assert backend.tape.is_recording() == before

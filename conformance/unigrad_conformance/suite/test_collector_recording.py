@@ -32,7 +32,10 @@ def test_block_call_and_native_call_are_both_recorded(samples, record, wrapped):
         other.backward(samples.operations.sum(y * y))
     same_bits(gradients_of(collector), gradients_of(other))
     record(
-        "gradients", collector.gradients, terms=5 * 4, reason="sums over five samples and four hidden units, tanh between"
+        "gradients",
+        collector.gradients,
+        terms=5 * 4,
+        reason="sums over five samples and four hidden units, tanh between",
     )
 
 

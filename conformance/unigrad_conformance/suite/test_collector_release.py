@@ -27,9 +27,7 @@ def test_retain_retain_release_refuse(samples, record, dtype, mode):
         for count, retain in enumerate((True, True, False), start=1):
             collector.backward(loss, retain_graph=retain)
             times = count if mode == "add" else 1
-            collects(
-                collector.gradients, x1=times * np.array([10, 24, 42, 64]), x2=times * np.array([1, 4, 9, 16])
-            )
+            collects(collector.gradients, x1=times * np.array([10, 24, 42, 64]), x2=times * np.array([1, 4, 9, 16]))
         before = state_of(collector)
         with pytest.raises(GraphReleasedError, match="retain_graph"):
             collector.backward(loss)
@@ -133,9 +131,13 @@ def test_the_same_loss_through_a_later_collector_is_refused(samples, guarantee):
         loss = shifted(samples, own["x"])
         first.backward(loss)
     # Where a loss recorded before entering has no graph at all, that is the refusal.
-    refusals = (GraphReleasedError,) if guarantee(Guarantee.AMBIENT_GRAPH) == "kept" else (
-        GraphReleasedError,
-        unigrad.NoGraphError,
+    refusals = (
+        (GraphReleasedError,)
+        if guarantee(Guarantee.AMBIENT_GRAPH) == "kept"
+        else (
+            GraphReleasedError,
+            unigrad.NoGraphError,
+        )
     )
     with collector_of(own) as second, pytest.raises(refusals):
         second.backward(loss)

@@ -133,7 +133,9 @@ WEIGHTS = st.sampled_from([None, 0, 1, 2, 3.5, 8])
 @settings(max_examples=60)
 @given(
     actions=st.lists(
-        st.one_of(st.tuples(st.sampled_from(NAMES), st.integers(1, 9), WEIGHTS), st.just("zero")), min_size=1, max_size=12
+        st.one_of(st.tuples(st.sampled_from(NAMES), st.integers(1, 9), WEIGHTS), st.just("zero")),
+        min_size=1,
+        max_size=12,
     )
 )
 def test_any_sequence_of_weights_is_the_mean_so_far(samples, actions):

@@ -192,6 +192,8 @@ def _captured_blocks(function: Any, call: Any) -> Iterator[Block]:
         function = None
     for root in roots:
         for leaf in tree.flatten(root)[0]:
+            if inspect.ismethod(leaf):
+                leaf = leaf.__self__
             if isinstance(leaf, Block):
                 if leaf.native is not None:
                     yield leaf

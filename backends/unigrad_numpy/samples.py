@@ -70,6 +70,8 @@ operations = _Operations()
 
 def tensor(array: Any, dtype: str | None = None) -> Tensor:
     """Return a tensor with a copy of the values."""
+    if dtype == "bfloat16":
+        raise UnsupportedError("backend 'numpy' has no bfloat16; NumPy itself has none")
     return Tensor(np.asarray(array), dtype=dtype)
 
 
@@ -215,7 +217,7 @@ def generator(seed: int) -> np.random.Generator:
 
 def mixed_precision(dtype: str) -> AbstractContextManager[Any]:
     """Raise; the backend has no mixed precision."""
-    raise NoSampleError("mixed precision")
+    raise UnsupportedError(f"backend 'numpy' has no mixed precision, so none in {dtype}")
 
 
 def call_native_gradient(function: Callable[[Any], Any], x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Faults of kinds L, M, K and N that samples can state: layouts, gate orders, conventions and points without a derivative."""
+"""Faults of kinds L and M that samples can state without a transfer: layouts, gate orders and conventions."""
 
 from __future__ import annotations
 
@@ -222,78 +222,3 @@ def test_the_rate_of_dropout_is_what_is_dropped_and_training_scales(samples, rat
     assert not gradient[~kept].any()
     block.eval()
     assert to_numpy(block(samples.tensor(f32([4, 4])))).tolist() == [[4.0, 4.0]]
-
-
-@pytest.mark.clause("G10", "G11")
-@pytest.mark.case(88)
-def test_rows_hit_by_two_backwards_are_merged(samples, record):
-    ops = samples.operations
-    table = samples.leaf(np.zeros((4, 1), "float32"))
-    with unigrad.GradientCollector({"table": table}, accumulate="add") as collector:
-        for ids in ([0, 1], [0, 2]):
-            collector.backward(ops.sum(ops.take(table, samples.tensor(np.array(ids)))), weight=1)
-    found = collector.gradients["table"]
-    assert to_numpy(found).ravel().tolist() == [1.0, 0.5, 0.5, 0.0]
-    record("gradient", found, terms=0, reason="halves of whole numbers")
-
-
-KINKS = {
-    # Case 106 gives the derivative at 0 in each framework; 1/2 and 1 are both in use.
-    "relu": (106, lambda ops, x: ops.relu(x), 0.0, {0.0}),
-    "maximum": (106, lambda ops, x: ops.maximum(x, x * 0.0), 0.0, {0.5, 1.0, 0.0}),
-    "clamp": (106, lambda ops, x: ops.minimum_value(x, 0.0), 0.0, {1.0, 0.0, 0.5}),
-    "absolute": (106, lambda ops, x: ops.absolute(x), 0.0, {0.0}),
-    "hardswish at 3": (107, lambda ops, x: ops.hardswish(x), 3.0, {1.0, 1.5}),
-    "hardswish at -3": (107, lambda ops, x: ops.hardswish(x), -3.0, {0.0, -0.5}),
-    "relu6 at 6": (107, lambda ops, x: ops.relu6(x), 6.0, {0.0, 1.0}),
-}
-
-
-@pytest.mark.clause("X2")
-@pytest.mark.case(106, 107)
-@pytest.mark.parametrize("name", KINKS)
-def test_the_derivative_at_a_kink_is_a_stated_choice(samples, record, name):
-    _, function, at, allowed = KINKS[name]
-    with unigrad.GradientCollector({"x": samples.leaf(f32(at))}) as collector:
-        y = function(samples.operations, collector.block.parameters["x"])
-        collector.backward(samples.operations.sum(y))
-    (slope,) = to_numpy(collector.gradients["x"]).tolist()
-    assert slope in allowed
-    record("slope", float(slope), terms=0, reason="one of the slopes beside the kink, or their mean", choice=True)
-    record("value", y, terms=2, reason="exact, or a quotient by six")
-
-
-@pytest.mark.clause("X2")
-@pytest.mark.case(108)
-def test_ties_of_a_maximum(samples, record):
-    ops = samples.operations
-    with unigrad.GradientCollector({"x": samples.leaf(f32(1, 2, 2, 2))}) as collector:
-        collector.backward(ops.max(collector.block.parameters["x"]))
-    slopes = to_numpy(collector.gradients["x"])
-    # Shared, or all to one: a subgradient in any case.
-    np.testing.assert_allclose(slopes.sum(), 1, rtol=0, atol=4e-7)
-    assert slopes[0] == 0
-    record("reduce", slopes, terms=1, reason="thirds", choice=True)
-    pool = samples.layer("max_pool2d", size=2)
-    with unigrad.GradientCollector({"x": samples.leaf(f32([[[1, 2], [2, 2]]]))}) as collector:
-        collector.backward(ops.sum(pool(collector.block.parameters["x"])))
-    slopes = to_numpy(collector.gradients["x"]).ravel()
-    assert slopes.tolist() == [0.0, 1.0, 0.0, 0.0]
-    record("pool", slopes, terms=0, reason="whole numbers", choice=True)
-
-
-@pytest.mark.clause("X2")
-@pytest.mark.case(109)
-def test_the_norm_at_zero(samples, record):
-    ops = samples.operations
-    slopes = {}
-    for name, function in {"norm": ops.norm, "root of squares": lambda x: ops.sqrt(ops.sum(x * x))}.items():
-        with unigrad.GradientCollector({"x": samples.leaf(f32(0, 0))}) as collector:
-            loss = function(collector.block.parameters["x"])
-            collector.backward(loss)
-        assert float(to_numpy(loss)) == 0
-        slopes[name] = to_numpy(collector.gradients["x"])
-        record(name, slopes[name], terms=0, reason="zero or not a number", choice=True)
-    assert np.isnan(slopes["norm"]).all() or (slopes["norm"] == 0).all()
-    # Infinity times zero: not a number everywhere, and never passed on as a zero.
-    assert np.isnan(slopes["root of squares"]).all()

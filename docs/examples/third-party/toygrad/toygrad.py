@@ -99,6 +99,9 @@ class Tensor:
     def __rtruediv__(self, other: Any) -> Tensor:
         return as_tensor(other, self) / self
 
+    def __float__(self) -> float:
+        return float(self.data)
+
     def __gt__(self, other: Any) -> np.ndarray:
         return self.data > as_tensor(other, self).data
 
@@ -140,10 +143,20 @@ def record(data: np.ndarray, inputs: tuple[Tensor, ...], pull: Callable[..., Seq
         result.requires_grad = True
         result.inputs, result.versions, result.pull = inputs, tuple(x.version for x in inputs), pull
         for x in inputs:
-            if x.requires_grad and x.is_leaf:
-                for hook in use_hooks:
-                    hook(x)
+            _tell(x)
     return result
+
+
+def _tell(x: Tensor) -> None:
+    if recording and x.requires_grad and x.is_leaf:
+        for hook in use_hooks:
+            hook(x)
+
+
+def detach(x: Tensor) -> Tensor:
+    """Return the values without their graph."""
+    _tell(x)
+    return Tensor(x.data)
 
 
 def _fold(cotangent: np.ndarray, to: Tensor) -> np.ndarray:
@@ -157,6 +170,11 @@ def tanh(x: Tensor) -> Tensor:
     """Hyperbolic tangent."""
     y = np.tanh(x.data)
     return record(y, (x,), lambda c: (c * (1.0 - y * y),))
+
+
+def sin(x: Tensor) -> Tensor:
+    """Sine."""
+    return record(np.sin(x.data), (x,), lambda c: (c * np.cos(x.data),))
 
 
 def total(x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The toygrad backend of unigrad: what it declares. Imports no framework."""
 
-from unigrad.protocols import BackendSpec, Guarantee, hookimpl
+from unigrad.protocols import BackendSpec, Capability, Guarantee, hookimpl
 
 
 @hookimpl
@@ -12,6 +12,7 @@ def unigrad_backend() -> BackendSpec:
         install="pip install 'unigrad-toy[toygrad]'",
         package="unigrad_toy",
         minimum="1.0",
+        capabilities=frozenset({Capability.NESTED_CHECKPOINT}),
         guarantees={
             Guarantee.STALE_NATIVE: "StaleGraphError",
             Guarantee.STALE_HIDDEN: "undetected",
@@ -22,5 +23,5 @@ def unigrad_backend() -> BackendSpec:
             Guarantee.THREADS: "UnsupportedError",
         },
         dtypes=("float32", "float64"),
-        random_sources=("noise", "uniform", "dropout"),
+        random_sources=("normal", "uniform", "dropout"),
     )

@@ -38,31 +38,33 @@ def run(region: Any) -> Any:
     def gate(position: int, output: Any) -> Any:
         graph = tape.Graph([output])
         for node in graph.nodes:
-            if id(node) in outer:
-                continue
-            if node.serial < first:  # older than this forward
+            if id(node) not in outer and node.serial < first:  # older than this forward
+                name = name_in(region.function, lambda value, node=node: value is node) or f"of shape {node.data.shape}"
                 raise CapturedTensorError(
-                    f"a tensor of shape {node.data.shape} is neither an argument nor of the blocks"
+                    f"tensor {name} is neither an argument nor of the blocks; make it an argument"
                 )
-            if node.is_leaf:
-                raise CreatedParameterError(f"a leaf of shape {node.data.shape} is created inside on each call")
         reached = graph.leaves
         places = [inner.index(node) if node in inner else node for node in reached]
 
         def pull(cotangent: Any) -> list[Any]:
             tape.recomputing += 1
+            second = Tensor(0.0).serial
             try:
                 with region.replay():
                     again, fresh = forward()
                 region.check(again)
                 loss = tree.flatten(again)[0][position]
+                graph = tape.Graph([loss])
+                for leaf in graph.leaves:
+                    if leaf.serial >= second and leaf not in fresh:
+                        raise CreatedParameterError(f"a leaf of shape {leaf.data.shape} is created inside on each call")
                 targets = [fresh[p] if isinstance(p, int) else p for p in places]
-                parts = tape.vjp(tape.Graph([loss]), [Tensor(cotangent)], targets, retain=False, create=False)
+                parts = tape.vjp(graph, [Tensor(cotangent)], targets, retain=False, create=False)
             finally:
                 tape.recomputing -= 1
             return [None if part is None else part.data for part in parts]
 
-        return toygrad.record(output.data, tuple(outer[id(node)] for node in reached), pull)
+        return toygrad.record(output.data, tuple(outer.get(id(node), node) for node in reached), pull)
 
     gated = [gate(i, x) if isinstance(x, Tensor) and x.requires_grad else x for i, x in enumerate(flat)]
     return tree.unflatten(shape, gated)

@@ -19,6 +19,8 @@ class Operations:
     """Operations that toygrad has; each other one is no sample."""
 
     tanh = staticmethod(toygrad.tanh)
+    sin = staticmethod(toygrad.sin)
+    stop_gradient = staticmethod(toygrad.detach)
     concat = staticmethod(toygrad.join)
     normal = staticmethod(toygrad.noise)
     uniform = staticmethod(toygrad.uniform)
@@ -41,10 +43,6 @@ class Operations:
     def index(self, x: Tensor, key: Any) -> Tensor:
         """Return ``x[key]``."""
         return x[key]
-
-    def stop_gradient(self, x: Tensor) -> Tensor:
-        """Return the values without their graph."""
-        return Tensor(x.data)
 
     def set_item(self, x: Tensor, index: int, value: float) -> Tensor:
         """Return a copy with another value for one element; writing in place is never recorded."""

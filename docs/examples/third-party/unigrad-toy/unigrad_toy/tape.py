@@ -114,7 +114,9 @@ def _refuse(graph: Any, wanted: set[int]) -> None:
         raise GraphReleasedError(f"an earlier backward released {graph.released}; retain the graph there")
     for node in graph.nodes:
         if id(node) in wanted and tuple(x.version for x in node.inputs) != node.versions:
-            raise StaleGraphError(f"an input of a tensor of shape {node.data.shape} was changed after the forward; run the forward again")
+            raise StaleGraphError(
+                f"an input of a tensor of shape {node.data.shape} was changed after the forward; run the forward again"
+            )
 
 
 def release(graph: Any) -> None:

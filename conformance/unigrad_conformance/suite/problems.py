@@ -9,12 +9,15 @@ import numpy as np
 
 import unigrad
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 __all__ = ["array", "dense", "gradients_of", "mlp", "same_bits", "to_numpy"]
 
 
-def array(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
+def array(*shape: int, seed: int = 0, dtype: str = "float32") -> Array:
     """Return standard normal values that are the same on every backend."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+    values: Array = np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+    return values
 
 
 def dense(samples: Any, inputs: int, outputs: int, *, seed: int = 0, bias: bool = True, dtype: str = "float32") -> Any:
@@ -35,17 +38,18 @@ def mlp(samples: Any, *widths: int, seed: int = 0, dtype: str = "float32", rate:
     return samples.layer("sequential", layers=layers)
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
+def to_numpy(tensor: Any) -> Array:
     """Return a native tensor's values."""
-    return unigrad.backend_of(tensor).block.to_numpy(tensor)
+    values: Array = unigrad.backend_of(tensor).block.to_numpy(tensor)
+    return values
 
 
-def gradients_of(collector: unigrad.GradientCollector) -> dict[str, np.ndarray]:
+def gradients_of(collector: unigrad.GradientCollector) -> dict[str, Array]:
     """Return all collected parameter gradients as arrays."""
     return {name: to_numpy(value) for name, value in collector.gradients.items()}
 
 
-def same_bits(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> None:
+def same_bits(left: Mapping[str, Array], right: Mapping[str, Array]) -> None:
     """Assert that two mappings hold the same names, dtypes, shapes and bits."""
     assert sorted(left) == sorted(right)
     for name, value in left.items():

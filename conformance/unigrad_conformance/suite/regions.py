@@ -12,6 +12,8 @@ import unigrad
 from unigrad import tree
 from unigrad_conformance.suite.problems import same_bits, to_numpy
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 __all__ = ["Counted", "build_and_compare", "draws", "random_bits", "step", "total"]
 
 
@@ -42,7 +44,7 @@ def total(samples: Any, outputs: Any) -> Any:
     return loss
 
 
-def draws(samples: Any) -> dict[str, np.ndarray]:
+def draws(samples: Any) -> dict[str, Array]:
     """Draw from every global generator, to tell where its stream stands."""
     return {
         "normal": to_numpy(samples.operations.normal((3,))),
@@ -57,7 +59,7 @@ def random_bits(backend: Any) -> list[bytes]:
     return [
         np.asarray(backend.rng.to_portable(backend.rng.snapshot())).tobytes(),
         repr(random.getstate()).encode(),
-        repr(np.random.get_state(legacy=False)).encode() + np.random.get_state()[1].tobytes(),
+        b"".join(np.asarray(part).tobytes() for part in np.random.get_state(legacy=True)),
     ]
 
 
@@ -65,16 +67,16 @@ def step(
     samples: Any,
     block: unigrad.Block,
     run: Callable[..., Any],
-    *arrays: np.ndarray,
+    *arrays: Array,
     backwards: int = 1,
     seed: int = 3,
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
     """Run one training step and return everything that can be observed of it.
 
     Floating inputs are watched; ``backwards`` is the number of backward calls, which are added up.
     """
     unigrad.seed(seed)
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Array] = {}
     with unigrad.GradientCollector(block, accumulate="add", on_unused="ignore") as collector:
         inputs = []
         for index, value in enumerate(arrays):
@@ -94,10 +96,10 @@ def step(
 def build_and_compare(
     samples: Any,
     build: Callable[[], Any],
-    *arrays: np.ndarray,
+    *arrays: Array,
     checkpoint: Callable[[Any], Any] = unigrad.checkpoint,
     backwards: int = 1,
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
     """Assert that a checkpointed step on one new model has the bits of a plain step on another, and return them."""
     block = unigrad.wrap(build()).train()
     plain = step(samples, block, block, *arrays, backwards=backwards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def _three_layers(samples, probes):
 @pytest.mark.clause("C4", "G15")
 @pytest.mark.parametrize("backward", [True, False], ids=["after-backward", "never-run"])
 def test_checkpoint_keeps_no_activation_alive(samples, backward):
-    probes = []
+    probes: list[Any] = []
     layers = _three_layers(samples, probes)
     joined = {f"layer{index}": unigrad.wrap(layer) for index, layer in enumerate(layers)}
     with unigrad.GradientCollector(joined, on_unused="ignore") as collector:

@@ -168,7 +168,7 @@ def test_no_grad_call_moves_buffers_once(samples):
 
 @pytest.mark.clause("C3", "C11")
 def test_failing_recompute_leaves_buffers_as_they_were(samples):
-    calls = []
+    calls: list[None] = []
 
     def forward(self, x):
         calls.append(None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import unigrad
 from unigrad.protocols import Capability
 from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits, to_numpy
 
-GLOBAL = {}
+GLOBAL: dict[str, Any] = {}
 
 
 @pytest.mark.clause("C10")
@@ -44,7 +46,7 @@ def test_captured_leaf_gets_its_gradient(samples, where):
 
     GLOBAL["leaf"] = weight
     boxed = [weight]
-    functions = {
+    functions: dict[str, Any] = {
         "closure": lambda x: samples.operations.tanh(x * weight),
         "default": lambda x, w=weight: samples.operations.tanh(x * w),
         "partial": functools.partial(lambda w, x: samples.operations.tanh(x * w), weight),
@@ -84,20 +86,17 @@ def test_captured_models_get_their_gradients_and_move_their_buffers_once(samples
 
 
 def _captured(samples, where, hidden):
-    class Holder:
-        pass
-
-    holder = Holder()
-    holder.hidden = hidden
+    holder = types.SimpleNamespace(hidden=hidden)
     GLOBAL["hidden"] = hidden
     boxed = [hidden]
-    return {
+    functions: dict[str, Any] = {
         "closure": lambda self, x: samples.operations.tanh(x * hidden * self.w),
         "default": lambda self, x, hidden=hidden: samples.operations.tanh(x * hidden * self.w),
         "list": lambda self, x: samples.operations.tanh(x * boxed[0] * self.w),
         "attribute": lambda self, x: samples.operations.tanh(x * holder.hidden * self.w),
         "global": lambda self, x: samples.operations.tanh(x * GLOBAL["hidden"] * self.w),
-    }[where]
+    }
+    return functions[where]
 
 
 @pytest.mark.clause("C10")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def _alive(probes):
 @pytest.mark.clause("C4")
 def test_plain_run_keeps_its_inner_activations(samples):
     """The control: without this the next tests could not fail."""
-    probes = []
+    probes: list[Any] = []
     block = unigrad.wrap(_probing(samples, probes))
     with unigrad.GradientCollector(block) as collector:
         loss = total(samples, block(samples.tensor(array(4, 64))))
@@ -50,7 +51,7 @@ def test_plain_run_keeps_its_inner_activations(samples):
 @pytest.mark.clause("C4")
 def test_inner_activations_are_dead_after_forward(samples):
     """By counting references alone, without the garbage collector."""
-    probes = []
+    probes: list[Any] = []
     block = unigrad.wrap(_probing(samples, probes))
     gc.collect()
     gc.disable()
@@ -68,7 +69,7 @@ def test_inner_activations_are_dead_after_forward(samples):
 
 @pytest.mark.clause("C4", "G15")
 def test_backward_that_never_runs_leaves_nothing(samples):
-    probes = []
+    probes: list[Any] = []
     block = unigrad.wrap(_probing(samples, probes))
     with unigrad.GradientCollector(block, on_unused="ignore"):
         x = samples.tensor(array(4, 64))
@@ -82,7 +83,8 @@ def test_backward_that_never_runs_leaves_nothing(samples):
 
 @pytest.mark.clause("C4", "G15")
 def test_failing_recompute_leaves_no_activations(samples):
-    probes, calls = [], []
+    probes: list[Any] = []
+    calls: list[None] = []
     inner = _probing(samples, probes)
 
     def forward(self, x):
@@ -103,7 +105,7 @@ def test_failing_recompute_leaves_no_activations(samples):
 
 @pytest.mark.clause("C4")
 def test_chained_regions_keep_only_their_borders(samples):
-    probes = []
+    probes: list[Any] = []
     blocks = [unigrad.wrap(_probing(samples, probes)) for _ in range(3)]
     borders = []
     with unigrad.GradientCollector({f"b{index}": block for index, block in enumerate(blocks)}) as collector:
@@ -124,7 +126,7 @@ def test_chained_regions_keep_only_their_borders(samples):
 @pytest.mark.clause("C4")
 @pytest.mark.needs(Capability.NESTED_CHECKPOINT)
 def test_nested_regions_keep_nothing_inside(samples):
-    probes = []
+    probes: list[Any] = []
     inner = _probing(samples, probes)
     model = samples.layer(
         "sequential", layers=[unigrad.checkpoint(inner), dense(samples, 64, 64), samples.layer("tanh")]

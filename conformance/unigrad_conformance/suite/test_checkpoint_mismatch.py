@@ -7,6 +7,7 @@ import pytest
 
 import unigrad
 from unigrad.protocols import Guarantee
+from unigrad.samples import NoSampleError
 from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits, to_numpy
 from unigrad_conformance.suite.regions import Counted, random_bits
 
@@ -239,7 +240,7 @@ def test_input_changed_between_forward_and_backward_is_noticed(samples):
     source = array(2, 3, seed=1).copy()
     try:
         shared = samples.shared_tensor(source)
-    except unigrad.samples.NoSampleError:
+    except NoSampleError:
         shared = samples.tensor(source)
     with unigrad.GradientCollector(block) as collector:
         loss = samples.operations.sum(unigrad.checkpoint(block)(shared))

@@ -164,7 +164,7 @@ def test_parameters_are_registered_by_the_forward(samples):
 
 @pytest.mark.clause("C6")
 def test_region_whose_outputs_are_not_used_runs_no_recompute(samples):
-    calls = []
+    calls: list[None] = []
 
     def forward(self, x):
         calls.append(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -70,6 +71,54 @@ def _table(structure: Structure) -> Table:
         name_of,
         MappingProxyType(entries),
     )
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What a call must hold: normalization layers in inference mode, and buffers that keep their values.
+
+    Parameters
+    ----------
+    backend, model
+        The backend and the (unwrapped) model.
+    norms
+        Frozen normalization layers.
+    buffers
+        Frozen buffers of other layers.
+    """
+
+    backend: Backend
+    model: Any
+    norms: tuple[Any, ...]
+    buffers: tuple[Entry, ...]
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Let a call write into copies of the frozen buffers, which are then thrown away."""
+        if not self.buffers:
+            yield
+            return
+        primitive = self.backend.block
+        # What stands there now may not be what stood there when this was made: a recompute exchanges buffers too.
+        live = primitive.swap(self.buffers, [entry.tensor for entry in self.buffers])
+        primitive.swap(self.buffers, [primitive.clone(tensor) for tensor in live])
+        try:
+            yield
+        finally:
+            primitive.swap(self.buffers, live)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Surround a forward that runs inside the native call, so that its mode is already chosen."""
+        primitive = self.backend.block
+        modes = primitive.modes(self.model)
+        try:
+            for layer in self.norms:
+                primitive.set_training(layer, False)
+            with self.unchanged():
+                yield
+        finally:
+            primitive.set_modes(self.model, modes)
 
 
 class Block:
@@ -260,25 +309,26 @@ class Block:
         return self._call(self.native, args, kwargs)
 
     def _call(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        primitive = self.backend.block
-        memory = self.memory
+        frozen = self.frozen()
+        if frozen is None:
+            return self.backend.block.call(target, args, kwargs, self.memory.training, ())
+        with frozen.unchanged():
+            return self.backend.block.call(target, args, kwargs, self.memory.training, frozen.norms)
+
+    def frozen(self) -> Frozen | None:
+        """Return what a call through the block must hold as it is now; None if that is nothing."""
         structure = self._structure if self._structure is not None else self.structure()
-        if not structure.norms and not memory.frozen_buffers:
-            return primitive.call(target, args, kwargs, memory.training, ())
+        if not structure.norms and not self.memory.frozen_buffers:
+            return None
         structure = self.structure()
-        frozen = self._frozen_norms(structure)
-        held = [
+        norms = self._frozen_norms(structure)
+        paths = {path for path, layer in structure.norms.items() if any(layer is norm for norm in norms)}
+        buffers = [
             entry
             for entry in structure.buffers
-            if entry.name in memory.frozen_buffers and entry.layer not in structure.norms and entry.tensor is not None
+            if entry.name in self.memory.frozen_buffers and entry.layer not in paths and entry.tensor is not None
         ]
-        if not held:
-            return primitive.call(target, args, kwargs, memory.training, frozen)
-        live = primitive.swap(held, [primitive.clone(entry.tensor) for entry in held])
-        try:
-            return primitive.call(target, args, kwargs, memory.training, frozen)
-        finally:
-            primitive.swap(held, live)
+        return Frozen(self.backend, self._inner, tuple(norms), tuple(buffers)) if norms or buffers else None
 
     def _frozen_norms(self, structure: Structure) -> list[Any]:
         trainable = self.backend.block.trainable

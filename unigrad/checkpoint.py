@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from unigrad import random, tree
-from unigrad.block import Block, each_block, wrap
+from unigrad.block import Block, Frozen, each_block, wrap
 from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError
 from unigrad.plugins import backend_of, backends_in_use
 from unigrad.protocols import Backend, Capability, Entry
@@ -251,20 +252,33 @@ def run(
     backend = _common_backend(blocks, args, kwargs)
     if _depth.value:
         backend.require(Capability.NESTED_CHECKPOINT)
+    parts = [part for block in blocks for _, part in block.parts()]
     if not backend.tape.is_recording():
-        return function(*args, **kwargs)
+        with _held([part.frozen() for part in parts]):
+            return function(*args, **kwargs)
     if any(block.pending for block in blocks):
         _build(backend, function, blocks, args, kwargs)
+    frozen = [part.frozen() for part in parts]
 
     def entered(*inner: Any, **named: Any) -> Any:
         _depth.value += 1
         try:
-            return function(*inner, **named)
+            with _held(frozen):
+                return function(*inner, **named)
         finally:
             _depth.value -= 1
 
     entered.__wrapped__ = function  # type: ignore[attr-defined]  # lets a backend look at the closure of the user's function
     return backend.checkpoint.run(CheckpointRegion(backend, entered, args, kwargs, blocks, verify))
+
+
+@contextmanager
+def _held(frozen: Iterable[Frozen | None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in frozen:
+            if one is not None:
+                stack.enter_context(one.held())
+        yield
 
 
 def _build(

@@ -246,8 +246,10 @@ class GradientCollector:
                 register |= self._used
                 register |= self._reached
                 continue
-            register.update(name.removeprefix(prefix) for name in self._used if name.startswith(prefix))
-            register.update(name.removeprefix(prefix) for name in self._reached if name.startswith(prefix))
+            used = self._used | self._reached
+            # A parameter tied between two parts has the name of the first; it is registered in both.
+            used.update(alias for alias, name in self.block.aliases.items() if name in used)
+            register.update(name.removeprefix(prefix) for name in used if name.startswith(prefix))
 
     def _check_thread(self) -> None:
         if not self._entered:

@@ -8,7 +8,7 @@ from typing import Any
 
 from unigrad import random, tree
 from unigrad.block import Block
-from unigrad.checkpoint import Rerun, _common_backend, adapt, run
+from unigrad.checkpoint import Rerun, _common_backend, _held, adapt, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
 from unigrad.names import patterns_of
 from unigrad.protocols import Backend
@@ -202,11 +202,13 @@ class Parts(Rerun):
 
     def _refuse_coupled(self, backend: Backend, blocks: list[Block]) -> None:
         for block in blocks:
-            path = backend.block.couples_samples(block._inner) if block._inner is not None else None
-            if path is not None:
-                frozen = {id(layer) for layer in block._frozen_norms(block.structure())}
-                if id(block.structure().norms.get(path)) not in frozen:
-                    raise _coupled(path or type(block._inner).__name__, "computes statistics over the batch")
+            for _, part in block.parts():
+                if part._inner is None:
+                    continue
+                with _held([part.frozen()]):
+                    path = backend.block.couples_samples(part._inner)
+                if path is not None:
+                    raise _coupled(path or type(part._inner).__name__, "computes statistics over the batch")
 
     def _probe(
         self,

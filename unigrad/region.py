@@ -68,7 +68,9 @@ class CheckpointRegion:
             entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None
         ]
         self._buffers = [primitive.clone(entry.tensor) for entry in self._entries]
-        self._modes = [primitive.modes(block._inner) for block in blocks if block._inner is not None]
+        parts = [part for block in blocks for _, part in block.parts()]
+        self._models = [part._inner for part in parts if part._inner is not None]
+        self._modes = [primitive.modes(model) for model in self._models]
         self._generators = [item for block in blocks for item in block.structure().generators.values()]
         self._random = random.snapshot(backend, self._generators)
         self._layout: tree.Layout | None = None
@@ -84,18 +86,17 @@ class CheckpointRegion:
                 f"parameters of a checkpointed region were changed between forward and backward: {', '.join(changed)}; "
                 "run the forward again after a step"
             )
-        models = [block._inner for block in self._blocks if block._inner is not None]
         live_random = random.snapshot(self._backend, self._generators)
-        live_modes = [primitive.modes(model) for model in models]
+        live_modes = [primitive.modes(model) for model in self._models]
         live_buffers = primitive.swap(self._entries, [primitive.clone(tensor) for tensor in self._buffers])
         try:
-            for model, modes in zip(models, self._modes, strict=True):
+            for model, modes in zip(self._models, self._modes, strict=True):
                 primitive.set_modes(model, modes)
             self._random.restore()
             yield
         finally:
             primitive.swap(self._entries, live_buffers)
-            for model, modes in zip(models, live_modes, strict=True):
+            for model, modes in zip(self._models, live_modes, strict=True):
                 primitive.set_modes(model, modes)
             live_random.restore()
 

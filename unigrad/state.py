@@ -101,7 +101,8 @@ def load(block: Block, path: Any, strict: bool) -> LoadReport:
     """Read a block's state; see ``Block.load``."""
     block.require_built()
     arrays, description = read_file(path)
-    framework, own = description.get("framework"), block.backend.spec.name
+    _check_description(path, arrays, description)
+    framework, own = description["framework"], block.backend.spec.name
     if framework != own:
         raise StateMismatchError(
             f"{path} holds the state of a {framework} block, this one is of {own}; layouts of different frameworks are not "
@@ -110,16 +111,33 @@ def load(block: Block, path: Any, strict: bool) -> LoadReport:
     roles = block.roles
     differing = [
         f"{name}: role {role!r} in the file, {roles[name]!r} in the block"
-        for name, role in description.get("roles", {}).items()
+        for name, role in description["roles"].items()
         if name in roles and roles[name] != role
     ]
     if differing:
         raise StateMismatchError("the file describes other layers, nothing was changed:\n  " + "\n  ".join(differing))
     # A name tied in the file stands for itself in a block where it is not tied.
-    tied = {alias: arrays[name] for alias, name in description.get("ties", {}).items() if name in arrays}
+    tied = {alias: arrays[name] for alias, name in description["ties"].items()}
     return load_arrays(
         block, {**arrays, **{alias: array for alias, array in tied.items() if alias not in arrays}}, strict
     )
+
+
+def _check_description(path: Any, arrays: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+    """Raise ``StateFileError`` unless the description of a block's file is whole."""
+    named = {part: description.get(part) for part in ("roles", "ties")}
+    broken = [
+        part
+        for part, found in named.items()
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values())
+    ]
+    if not isinstance(description.get("framework"), str):
+        broken.append("framework")
+    if broken:
+        raise StateFileError(f"{path} has a spoilt description ({', '.join(broken)}); it was not written by Block.save")
+    holes = [f"{alias} to {name}" for alias, name in description["ties"].items() if name not in arrays]
+    if holes:
+        raise StateFileError(f"{path} ties names to tensors that it does not hold: {', '.join(holes)}")
 
 
 def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], description: Mapping[str, Any]) -> None:

@@ -85,7 +85,7 @@ def test_72_a_layer_that_the_model_lacks_is_never_dropped_in_silence(samples, tm
     with pytest.raises(StateMismatchError, match=r"u\.weight: the block has no such name"):
         absent.load(path)
     assert state_bits(absent) == before
-    assert absent.load(path, strict=False).unexpected == ("u.bias", "u.weight") or True
+    assert set(absent.load(path, strict=False).unexpected) == {"u.weight", "u.bias"}
     pending = unigrad.wrap(called_and_idle(samples))
     pending(samples.tensor(array(1, 3)))
     held = to_numpy(pending.parameters["a.weight"])

@@ -8,7 +8,7 @@ import pytest
 import unigrad
 from unigrad.errors import StateMismatchError
 from unigrad.state import read_file, write_file
-from unigrad_conformance.suite.block_problems import collect, state_bits
+from unigrad_conformance.suite.block_problems import state_bits
 from unigrad_conformance.suite.problems import array, to_numpy
 
 pytestmark = pytest.mark.clause("B5")

@@ -40,11 +40,10 @@ def loss_of(samples, block, *use):
 
 def test_unused_parameters_are_told_at_leaving_by_name_and_reason(samples):
     block = unigrad.wrap(branches(samples))
-    with Told() as told:
-        with unigrad.GradientCollector(block) as collector:
-            left, _ = block(samples.tensor(array(2, 3)), use=("left", "right"))
-            collector.backward(samples.operations.sum(left))
-            assert told.messages == []
+    with Told() as told, unigrad.GradientCollector(block) as collector:
+        left, _ = block(samples.tensor(array(2, 3)), use=("left", "right"))
+        collector.backward(samples.operations.sum(left))
+        assert told.messages == []
     (message,) = told.messages
     assert "right.weight, right.bias (used, but no loss depends on them)" in message
     assert "left" not in message
@@ -62,9 +61,8 @@ def test_never_used_parameters_have_their_own_reason(samples):
 def test_pending_layers_are_told_with_their_reason(samples):
     layers = {"used": dense(samples, 3, 2), "late": samples.layer("lazy_dense", outputs=2, bias=True)}
     block = unigrad.wrap(samples.model(lambda self, x: self.used(x), layers=layers))
-    with pytest.warns(UnusedParameterWarning, match=r"late \(layers never called"):
-        with unigrad.GradientCollector(block) as collector:
-            collector.backward(samples.operations.sum(block(samples.tensor(array(2, 3)))))
+    with pytest.warns(UnusedParameterWarning, match=r"late \(layers never called"), unigrad.GradientCollector(block) as collector:
+        collector.backward(samples.operations.sum(block(samples.tensor(array(2, 3)))))
 
 
 def test_a_second_head_is_not_reported_falsely(samples):
@@ -134,10 +132,9 @@ def test_another_model_is_told_by_itself(samples):
 
 def test_leaving_by_an_exception_tells_nothing_and_keeps_it(samples):
     block = unigrad.wrap(branches(samples))
-    with Told() as told:
-        with pytest.raises(ZeroDivisionError), unigrad.GradientCollector(block, on_unused="error") as collector:
-            collector.backward(loss_of(samples, block, "left"))
-            raise ZeroDivisionError
+    with Told() as told, pytest.raises(ZeroDivisionError), unigrad.GradientCollector(block, on_unused="error") as collector:
+        collector.backward(loss_of(samples, block, "left"))
+        raise ZeroDivisionError
     assert told.messages == []
 
 
@@ -225,9 +222,8 @@ def test_unknown_policies_are_errors(samples):
 def test_a_loss_that_reaches_nothing_of_the_block_is_told(samples):
     block = unigrad.wrap(vector(samples, lambda self, x: x, a=[1.0], b=[2.0]))
     ops = samples.operations
-    with pytest.warns(UnusedParameterWarning, match=r"a, b \(never used"):
-        with unigrad.GradientCollector(block) as collector:
-            collector.backward(ops.sum(block(samples.leaf(array(2)))))
+    with pytest.warns(UnusedParameterWarning, match=r"a, b \(never used"), unigrad.GradientCollector(block) as collector:
+        collector.backward(ops.sum(block(samples.leaf(array(2)))))
     assert not collector.gradients
 
 

@@ -106,7 +106,9 @@ def test_only_the_packages_become_importable(kind, copy, wheel, tmp_path):
     """The interpreter runs without its own site-packages, so that only what is installed here can be found."""
     target, editables = tmp_path / "target", Path(importlib.util.find_spec("editables").origin).parent
     what = [wheel] if kind == "wheel" else ["--no-build-isolation", "--editable", copy]
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", target, *what, cwd=tmp_path)
+    run(
+        sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", target, *what, cwd=tmp_path
+    )
     shutil.copytree(editables, target / "editables")
     found = run(sys.executable, "-I", "-S", "-c", FIND, target, cwd=tmp_path).stdout.split()
     assert found == ["unigrad", "unigrad_numpy", "unigrad_conformance"]

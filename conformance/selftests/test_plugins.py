@@ -164,6 +164,49 @@ def test_a1_backend_of_remembers_the_type_without_keeping_it_alive(site):
     assert result.stdout == "None\n", result.stderr
 
 
+BUILT_INS = {
+    "numpy": """
+        import numpy, unigrad_numpy
+        from unigrad_numpy import nn, optim
+        layer = nn.Linear(2, 3)
+        objects = [layer, layer.weight, unigrad_numpy.Tensor([1.0]), optim.SGD(layer.parameters(), 0.1)]
+        other = "torch"
+    """,
+    "torch": """
+        import torch
+        layer = torch.nn.Linear(2, 3)
+        objects = [layer, layer.weight, torch.ones(1), torch.optim.SGD(layer.parameters(), 0.1), torch.Generator()]
+        other = "unigrad_numpy.tape"
+    """,
+}
+
+
+@pytest.mark.parametrize("name", BUILT_INS)
+def test_a1_backend_of_knows_what_the_built_ins_make_and_loads_no_other(site, name):
+    result = site.run(
+        textwrap.dedent(BUILT_INS[name])
+        + """
+import sys
+import unigrad.plugins as p
+print({p.backend_of(obj).spec.name for obj in objects}, other in sys.modules)
+"""
+    )
+    assert result.stdout == f"{{'{name}'}} False\n", result.stderr
+
+
+def test_a1_an_array_of_numpy_is_nobodys_and_loads_nothing(site):
+    result = site.run("""
+        import sys
+        import numpy
+        import unigrad.plugins as p
+        try: p.backend_of(numpy.zeros(2))
+        except TypeError as error: print(error)
+        print([name for name in sys.modules if name.startswith(("unigrad_numpy.", "torch"))])
+    """)
+    assert "no backend knows an object of type 'numpy.ndarray'" in result.stdout, result.stderr
+    assert result.stdout.endswith("[]\n")
+
+
 def test_a1_backend_of_an_unknown_object_names_its_type_and_what_is_installed(site):
     site.backend("good")
     with pytest.raises(ArgumentTypeError, match=r"no backend knows an object of type 'builtins\.object'; installed: "):

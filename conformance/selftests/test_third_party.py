@@ -210,7 +210,9 @@ assert plain == again and len(plain) == 3
 def test_a6_the_suite_runs_against_it_by_name(installed, tmp_path):
     """A promise that toygrad keeps is green; a mandatory clause for which it has no sample is not."""
     folders = installed["unigrad-toy"], installed["toygrad"]
-    kept = run(*folders, command=("unigrad_conformance.cli", "check", "toy", "-k", "test_repeated_backward_on_one_graph"))
+    kept = run(
+        *folders, command=("unigrad_conformance.cli", "check", "toy", "-k", "test_repeated_backward_on_one_graph")
+    )
     assert kept.returncode == 0, kept.stdout + kept.stderr
     assert re.search(r"^G2 .*\bkept\b", kept.stdout, re.MULTILINE), kept.stdout
     lacking = run(*folders, command=("unigrad_conformance.cli", "check", "toy", "-k", "B9"))

@@ -17,8 +17,8 @@ STEP_ERROR = 1e-8
 
 
 def central_differences(
-    function: Callable[..., Any], arrays: Mapping[str, np.ndarray], weights: np.ndarray
-) -> dict[str, np.ndarray]:
+    function: Callable[..., Any], arrays: Mapping[str, np.ndarray[Any, Any]], weights: np.ndarray[Any, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
     """Return the gradient of ``sum(weights * function(*arrays))`` for each floating array.
 
     Parameters
@@ -48,8 +48,8 @@ def central_differences(
 
 
 def assert_near(
-    found: np.ndarray,
-    expected: np.ndarray,
+    found: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
     terms: int,
     *,
     scale: float | None = None,

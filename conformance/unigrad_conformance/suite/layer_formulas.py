@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,20 @@ __all__ = [
 ]
 
 
-def dense(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | float = 0.0) -> np.ndarray:
+def dense(
+    x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any], bias: np.ndarray[Any, Any] | float = 0.0
+) -> np.ndarray[Any, Any]:
     """Weight of shape ``(outputs, inputs)``."""
     return np.asarray(x @ weight.T + bias)
 
 
 def conv2d(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, stride: int = 1, padding: int = 0
-) -> np.ndarray:
+    x: np.ndarray[Any, Any],
+    weight: np.ndarray[Any, Any],
+    bias: np.ndarray[Any, Any] | None = None,
+    stride: int = 1,
+    padding: int = 0,
+) -> np.ndarray[Any, Any]:
     """Weight of shape ``(out, in, height, width)``, not flipped; ``padding`` zeros on each side."""
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     height, width = weight.shape[2:]
@@ -44,8 +51,12 @@ def conv2d(
 
 
 def conv_transpose2d(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, stride: int = 1, padding: int = 0
-) -> np.ndarray:
+    x: np.ndarray[Any, Any],
+    weight: np.ndarray[Any, Any],
+    bias: np.ndarray[Any, Any] | None = None,
+    stride: int = 1,
+    padding: int = 0,
+) -> np.ndarray[Any, Any]:
     """Weight of shape ``(in, out, height, width)``: every element of ``x`` adds a scaled kernel; ``padding`` is cut off each side."""
     height, width = weight.shape[2:]
     shape = ((x.shape[2] - 1) * stride + height, (x.shape[3] - 1) * stride + width)
@@ -58,7 +69,7 @@ def conv_transpose2d(
     return out if bias is None else out + bias[:, None, None]
 
 
-def max_pool2d(x: np.ndarray, size: int) -> np.ndarray:
+def max_pool2d(x: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     """Windows side by side; what fills no window is cut off."""
     rows, columns = x.shape[2] // size, x.shape[3] // size
     cut = x[:, :, : rows * size, : columns * size]
@@ -66,12 +77,12 @@ def max_pool2d(x: np.ndarray, size: int) -> np.ndarray:
 
 
 def batch_norm(
-    x: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
+    x: np.ndarray[Any, Any],
+    weight: np.ndarray[Any, Any],
+    bias: np.ndarray[Any, Any],
     epsilon: float,
-    statistics: tuple[np.ndarray, np.ndarray] | None = None,
-) -> np.ndarray:
+    statistics: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None,
+) -> np.ndarray[Any, Any]:
     """Channels on axis 1; by the batch's mean and biased variance unless ``statistics`` are given."""
     axes = (0, *range(2, x.ndim))
     shape = (1, -1, *(1,) * (x.ndim - 2))
@@ -80,34 +91,40 @@ def batch_norm(
     return np.asarray(scaled * weight.reshape(shape) + bias.reshape(shape))
 
 
-def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, epsilon: float) -> np.ndarray:
+def layer_norm(
+    x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any], bias: np.ndarray[Any, Any], epsilon: float
+) -> np.ndarray[Any, Any]:
     """Over the last axis, by the biased variance."""
     mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return np.asarray((x - mean) / np.sqrt(variance + epsilon) * weight + bias)
 
 
-def embedding(ids: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def embedding(ids: np.ndarray[Any, Any], weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Rows of the table."""
     return np.asarray(weight[ids])
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
+def gelu(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """``x`` times the normal distribution function, not an approximation of it."""
     return np.asarray(x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2)
 
 
-def hardswish(x: np.ndarray) -> np.ndarray:
+def hardswish(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """``x * relu6(x + 3) / 6``."""
     return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def lstm(
-    x: np.ndarray, weight_ih: np.ndarray, weight_hh: np.ndarray, bias_ih: np.ndarray, bias_hh: np.ndarray
-) -> np.ndarray:
+    x: np.ndarray[Any, Any],
+    weight_ih: np.ndarray[Any, Any],
+    weight_hh: np.ndarray[Any, Any],
+    bias_ih: np.ndarray[Any, Any],
+    bias_hh: np.ndarray[Any, Any],
+) -> np.ndarray[Any, Any]:
     """Return the outputs of all steps of ``(batch, steps, features)``; gates ``i f g o``."""
     hidden = cell = np.zeros((len(x), weight_hh.shape[1]))
     outputs = []
@@ -121,8 +138,12 @@ def lstm(
 
 
 def gru(
-    x: np.ndarray, weight_ih: np.ndarray, weight_hh: np.ndarray, bias_ih: np.ndarray, bias_hh: np.ndarray
-) -> np.ndarray:
+    x: np.ndarray[Any, Any],
+    weight_ih: np.ndarray[Any, Any],
+    weight_hh: np.ndarray[Any, Any],
+    bias_ih: np.ndarray[Any, Any],
+    bias_hh: np.ndarray[Any, Any],
+) -> np.ndarray[Any, Any]:
     """Return the outputs of all steps; gates ``r z n``, the reset applied after the hidden product."""
     hidden = np.zeros((len(x), weight_hh.shape[1]))
     outputs = []
@@ -137,8 +158,13 @@ def gru(
 
 
 def attention(
-    x: np.ndarray, in_weight: np.ndarray, in_bias: np.ndarray, out_weight: np.ndarray, out_bias: np.ndarray, heads: int
-) -> np.ndarray:
+    heads: int,
+    x: np.ndarray[Any, Any],
+    in_weight: np.ndarray[Any, Any],
+    in_bias: np.ndarray[Any, Any],
+    out_weight: np.ndarray[Any, Any],
+    out_bias: np.ndarray[Any, Any],
+) -> np.ndarray[Any, Any]:
     """Attention of ``(batch, steps, features)`` with itself; ``in_weight`` stacks those of query, key and value."""
     batch, steps, features = x.shape
     joint = (x @ in_weight.T + in_bias).reshape(batch, steps, 3, heads, features // heads)

@@ -41,10 +41,10 @@ class LayerCase:
     kind: str
     config: Mapping[str, Any]
     formula: Callable[..., Any]
-    x: np.ndarray
+    x: np.ndarray[Any, Any]
     terms: int
     reason: str
-    parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+    parameters: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     label: str = ""
     training: bool = True
 
@@ -54,7 +54,7 @@ class LayerCase:
         return f"{self.kind}-{self.label}" if self.label else self.kind
 
 
-def _small(*shape: int, seed: int) -> np.ndarray:
+def _small(*shape: int, seed: int) -> np.ndarray[Any, Any]:
     return array(*shape, seed=seed) / np.float32(2)
 
 
@@ -62,9 +62,8 @@ def _valued() -> list[LayerCase]:
     """Return the layers to which samples give weights."""
     images = array(2, 2, 5, 6, seed=1)
     cases = []
-    for bias in (True, False):
-        values = {"weight": _small(3, 4, seed=2), **({"bias": array(3, seed=3)} if bias else {})}
-        label = "" if bias else "no bias"
+    for label in ("", "no bias"):
+        values = {"weight": _small(3, 4, seed=2), **({} if label else {"bias": array(3, seed=3)})}
         config = {"weight": values["weight"], "bias": values.get("bias")}
         reason = "sums of 4 products forward, of 5 samples backward"
         cases.append(LayerCase("dense", config, formulas.dense, array(5, 4, seed=4), 10, reason, values, label))

@@ -39,7 +39,7 @@ class OperationCase:
     operation: str
     call: Callable[..., Any]
     formula: Callable[..., Any]
-    inputs: Mapping[str, np.ndarray]
+    inputs: Mapping[str, np.ndarray[Any, Any]]
     terms: int
     reason: str
     label: str = ""
@@ -60,31 +60,31 @@ IDS = np.array([0, 2, 2, 1, 2])
 FUNCTION = "a function of one element, right to a few units in the last place, as is its derivative"
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def _gelu(x: np.ndarray) -> np.ndarray:
+def _gelu(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2)
 
 
-def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+def _softmax(x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
     powers = np.exp(x - x.max(axis, keepdims=True))
     return np.asarray(powers / powers.sum(axis, keepdims=True))
 
 
-def _cross_entropy(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _cross_entropy(x: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(-np.log(_softmax(x, 1))[np.arange(len(labels)), labels].mean())
 
 
-def _set(x: np.ndarray) -> np.ndarray:
+def _set(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     out = x * 2
     out[1] = 5
     return out
 
 
 def _elementwise() -> list[OperationCase]:
-    formulas: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
+    formulas: dict[str, tuple[Callable[..., Any], np.ndarray[Any, Any]]] = {
         "exp": (np.exp, X),
         "log": (np.log, POSITIVE),
         "sqrt": (np.sqrt, POSITIVE),

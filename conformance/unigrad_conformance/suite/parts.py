@@ -28,11 +28,11 @@ class Step:
         Gradients of parameters and of the inputs, by name.
     """
 
-    outputs: Mapping[str, np.ndarray]
-    gradients: Mapping[str, np.ndarray]
-    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+    gradients: Mapping[str, np.ndarray[Any, Any]]
+    inputs: Mapping[str, np.ndarray[Any, Any]]
 
-    def all(self) -> dict[str, np.ndarray]:
+    def all(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return all values in one mapping."""
         return {**self.outputs, **self.gradients, **{f"input {name}": value for name, value in self.inputs.items()}}
 

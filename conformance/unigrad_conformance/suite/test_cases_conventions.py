@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from unigrad_conformance.suite.problems import gradients_of, to_numpy
 pytestmark = pytest.mark.clause("X3", "X1")
 
 # The values of the cases are given to six decimals.
-DECIMALS = {"rtol": 0, "atol": 2e-6}
+DECIMALS: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 
 
 def f32(*values):

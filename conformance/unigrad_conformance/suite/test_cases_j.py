@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from unigrad import BatchCoupledError
 from unigrad_conformance.suite.problems import array, gradients_of, to_numpy
 
 # The values of the cases are given to six decimals.
-DECIMALS = {"rtol": 0, "atol": 2e-6}
+DECIMALS: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 
 
 def trunk_and_neck(samples, size):

@@ -122,7 +122,7 @@ def test_attention(samples, record):
         record,
         block,
         array(2, 3, 4, seed=35),
-        lambda x, *parameters: formulas.attention(x, *parameters, heads=heads),
+        lambda *arguments: formulas.attention(heads, *arguments),
         values,
         60,
         "three products of 4, a softmax of 3, and the same backward over 6 places",

@@ -63,7 +63,7 @@ def test_the_whole_batch_up_to_rounding(samples, dtype, size):
     assert np.all(np.abs(found.outputs["output"].astype(np.float64) - whole.outputs["output"]) <= bound * sizes)
     for group in ("gradients", "inputs"):
         assert sorted(getattr(found, group)) == sorted(getattr(whole, group))
-    spread = sum(np.abs(term.gradients["weight"].astype(np.float64)) for term in terms)
+    spread = np.sum([np.abs(term.gradients["weight"].astype(np.float64)) for term in terms], 0)
     difference = np.abs(found.gradients["weight"].astype(np.float64) - whole.gradients["weight"])
     # The derivative of tanh turns an absolute error of its argument into one of the same order, relative to the largest argument.
     assert np.all(difference <= bound * spread.max() * max(1.0, sizes.max()))

@@ -33,7 +33,7 @@ def draws(samples):
         "dropout": lambda shape: ops.dropout(samples.tensor(np.ones(shape, "float32")), 0.5),
         "normal": ops.normal,
         "uniform": ops.uniform,
-        "numpy": lambda shape: samples.tensor(np.random.standard_normal(shape).astype("float32")),
+        "numpy": lambda shape: samples.tensor(np.asarray(np.random.standard_normal(shape), "float32")),
         "python": lambda shape: samples.tensor(np.full(shape, random.random(), "float32")),
     }
 

@@ -13,17 +13,17 @@ from unigrad_conformance.suite.problems import gradients_of, to_numpy
 __all__ = ["close", "collects", "f32", "inputs_of", "leaves", "native_gradients", "state_of"]
 
 
-def f32(values: Any) -> np.ndarray:
+def f32(values: Any) -> np.ndarray[Any, Any]:
     """Return values as a float32 array."""
     return np.asarray(values, "float32")
 
 
-def leaves(samples: Any, dtype: str = "float32", **values: Any) -> dict[str, Any]:
+def leaves(samples: Any, dtype: str = "float32", /, **values: Any) -> dict[str, Any]:
     """Return trainable leaves by name, fit to be given to a collector as a block."""
     return {name: samples.leaf(np.asarray(value, "float64"), dtype) for name, value in values.items()}
 
 
-def inputs_of(collector: unigrad.GradientCollector) -> dict[str, np.ndarray]:
+def inputs_of(collector: unigrad.GradientCollector) -> dict[str, np.ndarray[Any, Any]]:
     """Return the gradients of all watched tensors as arrays."""
     return {name: to_numpy(value) for name, value in collector.input_gradients.items()}
 
@@ -46,7 +46,7 @@ def close(found: Mapping[str, Any], relative: float, absolute: float = 0.0, **wa
         np.testing.assert_allclose(array.astype("float64"), value, rtol=relative, atol=absolute, err_msg=name)
 
 
-def native_gradients(backend: Any, tensors: Mapping[str, Any]) -> dict[str, np.ndarray | None]:
+def native_gradients(backend: Any, tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any] | None]:
     """Return what stands where the framework's own tools look for gradients."""
     found = {name: backend.tape.native_gradient(tensor) for name, tensor in tensors.items()}
     return {name: None if value is None else to_numpy(value) for name, value in found.items()}

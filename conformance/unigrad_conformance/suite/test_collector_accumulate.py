@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import unigrad
-from unigrad.errors import ArgumentError
 from unigrad_conformance.suite.collecting import collects, f32, leaves, native_gradients
 from unigrad_conformance.suite.problems import dense, gradients_of, same_bits, to_numpy
 
@@ -78,10 +77,9 @@ def test_native_gradient_slots_stay_as_they_were(samples, backend, mode):
         collector.zero()
     assert before["b"] is None or not before["b"].any()  # a framework may show an empty slot as zeros
     after = native_gradients(backend, own)
+    assert after["a"] is not None
     np.testing.assert_array_equal(after["a"], [7, 8])
-    same_bits(
-        {"b": f32(before["b"] if before["b"] is not None else [])}, {"b": f32([] if after["b"] is None else after["b"])}
-    )
+    assert after["b"] is None or not after["b"].any()
 
 
 @pytest.mark.clause("G5")
@@ -297,14 +295,3 @@ def test_scale_before_zero_does_not_reach_what_comes_after(samples):
         collector.zero()
         collector.backward(samples.operations.sum(own["a"]))
     collects(collector.gradients, a=[1, 1])
-
-
-@pytest.mark.clause("G11")
-def test_nothing_is_divided_by_a_count_of_calls(samples):
-    own = leaves(samples, a=[1, 2])
-    with collector_of(own) as collector:
-        for count in range(1, 5):
-            collector.backward(samples.operations.sum(own["a"]))
-            collects(collector.gradients, a=[count, count])
-    with pytest.raises(ArgumentError, match="accumulate"):
-        collector_of(own, "mean")

@@ -165,10 +165,10 @@ def test_clip_takes_a_positive_norm(samples, maximum, error):
 @pytest.mark.clause("G4")
 def test_options_are_given_by_name(samples):
     with pytest.raises(TypeError):
-        unigrad.GradientCollector(dense(samples, 2, 1), "write", False)
+        unigrad.GradientCollector(dense(samples, 2, 1), "write", False)  # type: ignore[call-arg]  # the mistake under test
     own = leaves(samples, a=[1, 2])
     with unigrad.GradientCollector(own) as collector:
         loss = samples.operations.sum(own["a"] * own["a"])
         with pytest.raises(TypeError):
-            collector.backward(loss, True)
+            collector.backward(loss, True)  # type: ignore[call-arg]  # the mistake under test
         collector.backward(loss)

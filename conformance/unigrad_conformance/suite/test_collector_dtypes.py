@@ -7,7 +7,7 @@ import pytest
 
 import unigrad
 from unigrad_conformance.suite.collecting import collects, leaves
-from unigrad_conformance.suite.problems import dense, to_numpy
+from unigrad_conformance.suite.problems import to_numpy
 
 pytestmark = pytest.mark.clause("G12")
 EXACT = "small integers, exact in every dtype"

@@ -58,7 +58,7 @@ def test_joined_blocks_of_two_engines_are_refused(samples, backend, monkeypatch)
     joined = unigrad.join(first=first, second=second)
     with monkeypatch.context() as patch:
         patch.setattr(backend.tape, "engine", lambda model: "native" if model is first else "pure")
-        with pytest.raises(ArgumentError, match="native.*pure"), collector_of(joined):
+        with pytest.raises(ArgumentError, match=r"native.*pure"), collector_of(joined):
             raise AssertionError
     with collector_of(joined) as collector:
         assert collector.engine

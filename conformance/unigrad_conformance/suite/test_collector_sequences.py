@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,24 +17,24 @@ from unigrad_conformance.suite.collecting import f32, leaves
 from unigrad_conformance.suite.problems import to_numpy
 
 NAMES = ("a", "b", "c")
-VALUES = {"a": [1.0, 2.0], "b": [3.0, -1.0], "c": [2.0, 5.0]}
+VALUES: dict[str, Any] = {"a": [1.0, 2.0], "b": [3.0, -1.0], "c": [2.0, 5.0]}
 
 
 @dataclass
 class Value:
     """A tensor of the program and what the model knows of it: its nodes and its derivative by each leaf it depends on."""
 
-    tensor: object
+    tensor: Any
     nodes: frozenset[int]
-    slope: dict[str, np.ndarray]
+    slope: dict[str, Any]
 
 
 @dataclass
 class Program:
     """Tensors made from the leaves by linear steps, so that every gradient is a small integer and exact."""
 
-    samples: object
-    own: dict
+    samples: Any
+    own: dict[str, Any]
     values: list[Value] = field(default_factory=list)
     released: set[int] = field(default_factory=set)
     count: int = 0
@@ -43,6 +44,7 @@ class Program:
             self.values.append(Value(self.own[name], frozenset(), {name: f32([1, 1])}))
 
     def make(self, kind, left, right, factor):
+        """Make a tensor of one or two earlier ones."""
         first = self.values[left % len(self.values)]
         second = self.values[right % len(self.values)]
         self.count += 1
@@ -59,13 +61,10 @@ class Program:
             self.values.append(Value(first.tensor + second.tensor, first.nodes | second.nodes | node, slope))
 
     def loss(self, index):
+        """Return a value and the sum of its elements; a leaf gets a node by a product with one."""
         value = self.values[index % len(self.values)]
-        if not value.nodes:
-            return self.loss_of_leaf(value)
-        return value, self.samples.operations.sum(value.tensor)
-
-    def loss_of_leaf(self, value):
-        return value, self.samples.operations.sum(value.tensor * 1.0)
+        tensor = value.tensor if value.nodes else value.tensor * 1.0
+        return value, self.samples.operations.sum(tensor)
 
 
 MAKE = st.tuples(
@@ -91,7 +90,7 @@ def test_any_sequence_is_the_plain_model(samples, backend, mode, actions):
     whole_tape = backend.spec.guarantees.get(Guarantee.INDEPENDENT_RELEASE, "kept") != "kept"
     own = leaves(samples, **VALUES)
     program = Program(samples, own)
-    wanted: dict[str, np.ndarray] = {}
+    wanted: dict[str, Any] = {}
     released_once = False
     with unigrad.GradientCollector(own, mode, on_unused="ignore") as collector:
         for action, *details in actions:
@@ -140,7 +139,7 @@ WEIGHTS = st.sampled_from([None, 0, 1, 2, 3.5, 8])
 )
 def test_any_sequence_of_weights_is_the_mean_so_far(samples, actions):
     own = leaves(samples, **VALUES)
-    sums: dict[str, np.ndarray] = {}
+    sums: dict[str, Any] = {}
     total, weighted = 0.0, None
     with unigrad.GradientCollector(own, "add", on_unused="ignore") as collector:
         for action in actions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_several_threads_give_the_serial_result_or_are_refused(samples, guarante
         return
     serial = [train(samples, model, seed) for seed, model in enumerate(models)]
     start = threading.Barrier(len(models))
-    found: dict[int, object] = {}
+    found: dict[int, Any] = {}
 
     def work(seed):
         try:

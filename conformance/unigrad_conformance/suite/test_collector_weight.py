@@ -220,3 +220,11 @@ def test_weighted_and_unweighted_calls_do_not_mix(samples, first):
         collector.backward(loss, weight=None if first is None else 2)  # neither counted nor released
     wanted = {None: [5, 7], 2: [2.5, 3.5], 0: [2, 4]}[first]
     close(collector.gradients, 2.0**-22, a=wanted)
+
+
+def test_nothing_is_divided_by_a_count_of_calls(samples):
+    own = leaves(samples, a=[1, 2])
+    with collector_of(own) as collector:
+        for count in range(1, 5):
+            collector.backward(samples.operations.sum(own["a"]))
+            collects(collector.gradients, a=[count, count])

@@ -584,8 +584,11 @@ def _wrap_mapping(mapping: Mapping[str, Any]) -> Block:
         raise ArgumentError("an empty mapping of tensors can't be wrapped")
     if all(isinstance(value, Block) for value in mapping.values()):
         return join(**mapping)
-    first = next(iter(mapping.values()))
-    backend = backend_of(first)
+    first_name, first = next(iter(mapping.items()))
+    try:
+        backend = backend_of(first)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"the mapping's tensor {first_name!r} is none: {error}") from error
     entries = []
     for name, tensor in mapping.items():
         if not isinstance(name, str) or not name:
@@ -631,7 +634,10 @@ class MappingBlock(Block):
 
 
 def _refuse_foreign(obj: Any, backend: Backend, what: str) -> None:
-    other = backend_of(obj)
+    try:
+        other = backend_of(obj)
+    except ArgumentTypeError:
+        other = backend
     if other.spec.name != backend.spec.name:
         raise BackendMismatchError(
             f"{what} belongs to {other.spec.name}, the block to {backend.spec.name}; one block has one framework"

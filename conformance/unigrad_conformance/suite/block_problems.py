@@ -12,7 +12,18 @@ import unigrad
 from unigrad.protocols import Backend
 from unigrad_conformance.suite.problems import array, dense
 
-__all__ = ["KINDS", "Kind", "branches", "collect", "fill", "layer_of", "norm_model", "state_bits", "vector"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "branches",
+    "collect",
+    "fill",
+    "layer_of",
+    "norm_model",
+    "squares",
+    "state_bits",
+    "vector",
+]
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,11 @@ def collect(block: Any, loss: Callable[[], Any], **options: Any) -> unigrad.Grad
     with unigrad.GradientCollector(block, **options) as collector:
         collector.backward(loss())
     return collector
+
+
+def squares(samples: Any, *tensors: Any) -> Callable[[], Any]:
+    """Return a function that computes the sum of the squares of all elements of the tensors."""
+    return lambda: sum(samples.operations.sum(tensor * tensor) for tensor in tensors) * 1.0
 
 
 def fill(backend: Backend, block: unigrad.Block, seed: int = 1) -> None:

@@ -12,6 +12,8 @@ import unigrad
 
 __all__ = ["OPTIMIZERS", "Reference", "Settings", "values_of"]
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -37,10 +39,9 @@ class Settings:
 
     def factory(self, samples: Any) -> Callable[..., Any]:
         """Return the factory of a backend's optimizer."""
-        if self.adaptive:
-            made: Callable[..., Any] = samples.adamw(self.rate, self.decay)
-            return made
-        made = samples.sgd(self.rate, self.momentum, self.decay)
+        made: Callable[..., Any] = (
+            samples.adamw(self.rate, self.decay) if self.adaptive else samples.sgd(self.rate, self.momentum, self.decay)
+        )
         return made
 
 
@@ -63,12 +64,12 @@ class Reference:
         Start values by name.
     """
 
-    def __init__(self, settings: Settings, values: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, settings: Settings, values: Mapping[str, Array]) -> None:
         self.settings = settings
         self.values = {name: np.array(value, "float64") for name, value in values.items()}
-        self._state: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
+        self._state: dict[str, tuple[int, Array, Array]] = {}
 
-    def step(self, gradients: Mapping[str, np.ndarray]) -> None:
+    def step(self, gradients: Mapping[str, Array]) -> None:
         """Do one step."""
         for name, gradient in gradients.items():
             count, first, second = self._state.get(name, (0, np.zeros(()), np.zeros(())))
@@ -88,6 +89,6 @@ class Reference:
             self._state[name] = (count, first, second)
 
 
-def values_of(block: unigrad.Block) -> dict[str, np.ndarray]:
+def values_of(block: unigrad.Block) -> dict[str, Array]:
     """Return the values of all parameters."""
     return {name: block.backend.block.to_numpy(tensor) for name, tensor in block.parameters.items()}

@@ -23,6 +23,7 @@ class ForeignModel:
     """Stands for a model of it."""
 
     def __call__(self, x):
+        """Do nothing."""
         return x
 
 

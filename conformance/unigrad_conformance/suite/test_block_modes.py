@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -109,7 +111,7 @@ def test_a_frozen_buffer_is_back_after_an_exception(samples):
 
 
 def test_a_call_passes_arguments_as_they_are(samples):
-    seen = {}
+    seen: dict[str, Any] = {}
 
     def forward(self, x, *rest, flag=None, **more):
         seen.update(rest=rest, flag=flag, more=more)

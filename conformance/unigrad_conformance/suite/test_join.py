@@ -188,9 +188,9 @@ def test_pending_layers_of_the_parts_are_named(samples):
     lazy = samples.layer("lazy_dense", outputs=2, bias=True)
     inner = samples.layer("sequential", layers=[lazy])
     block = unigrad.join(first=inner, second=dense(samples, 2, 2))
-    assert block.pending == ("first.0",)
+    assert list(block.pending) == ["first.0"]
     ops = samples.operations
     collector = collect(block, lambda: ops.sum(unigrad.wrap(inner)(samples.tensor(array(1, 3)))))
-    assert block.pending == ()
+    assert not block.pending
     assert collector.usage.reached == ("first.0.weight", "first.0.bias")
     assert block.registered == ("first.0.weight", "first.0.bias")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,7 @@ class Told:
 
     @property
     def messages(self):
+        """Texts so far."""
         assert all(issubclass(found.category, UnusedParameterWarning) for found in self._found)
         return [str(found.message) for found in self._found]
 
@@ -52,16 +54,21 @@ def test_unused_parameters_are_told_at_leaving_by_name_and_reason(samples):
 
 def test_never_used_parameters_have_their_own_reason(samples):
     block = unigrad.wrap(branches(samples))
-    with pytest.warns(UnusedParameterWarning, match=r"right\.weight, right\.bias \(never used in a recorded forward\)"):
-        with unigrad.GradientCollector(block) as collector:
-            collector.backward(loss_of(samples, block, "left"))
+    with (
+        pytest.warns(UnusedParameterWarning, match=r"right\.weight, right\.bias \(never used in a recorded forward\)"),
+        unigrad.GradientCollector(block) as collector,
+    ):
+        collector.backward(loss_of(samples, block, "left"))
 
 
 @pytest.mark.needs(Capability.LAZY_LAYERS)
 def test_pending_layers_are_told_with_their_reason(samples):
     layers = {"used": dense(samples, 3, 2), "late": samples.layer("lazy_dense", outputs=2, bias=True)}
     block = unigrad.wrap(samples.model(lambda self, x: self.used(x), layers=layers))
-    with pytest.warns(UnusedParameterWarning, match=r"late \(layers never called"), unigrad.GradientCollector(block) as collector:
+    with (
+        pytest.warns(UnusedParameterWarning, match=r"late \(layers never called"),
+        unigrad.GradientCollector(block) as collector,
+    ):
         collector.backward(samples.operations.sum(block(samples.tensor(array(2, 3)))))
 
 
@@ -132,17 +139,24 @@ def test_another_model_is_told_by_itself(samples):
 
 def test_leaving_by_an_exception_tells_nothing_and_keeps_it(samples):
     block = unigrad.wrap(branches(samples))
-    with Told() as told, pytest.raises(ZeroDivisionError), unigrad.GradientCollector(block, on_unused="error") as collector:
-        collector.backward(loss_of(samples, block, "left"))
-        raise ZeroDivisionError
+
+    def fail():
+        with unigrad.GradientCollector(block, on_unused="error") as collector:
+            collector.backward(loss_of(samples, block, "left"))
+            raise ZeroDivisionError
+
+    with Told() as told, pytest.raises(ZeroDivisionError):
+        fail()
     assert told.messages == []
 
 
 def test_an_error_is_raised_at_leaving(samples):
     block = unigrad.wrap(branches(samples))
-    with pytest.raises(UnusedParameterError, match=r"right\.weight, right\.bias"):
-        with unigrad.GradientCollector(block, on_unused="error") as collector:
-            collector.backward(loss_of(samples, block, "left"))
+    with (
+        pytest.raises(UnusedParameterError, match=r"right\.weight, right\.bias"),
+        unigrad.GradientCollector(block, on_unused="error") as collector,
+    ):
+        collector.backward(loss_of(samples, block, "left"))
     assert set(collector.gradients) == {"encoder.weight", "encoder.bias", "left.weight", "left.bias"}
     with unigrad.GradientCollector(block, on_unused="error") as collector:
         collector.backward(loss_of(samples, block, "left", "right"))
@@ -202,27 +216,34 @@ def vector_heads(samples):
 
 def test_what_is_expected_to_be_unused_and_is_used_is_told(samples):
     block = unigrad.wrap(branches(samples))
-    with pytest.warns(UnusedParameterWarning, match=r"left\.weight, left\.bias \(expected to be unused, but"):
-        with unigrad.GradientCollector(block, expect_unused=["left", "right"]) as collector:
-            collector.backward(loss_of(samples, block, "left"))
-    with pytest.raises(UnusedParameterError, match=r"left\.weight"):
-        with unigrad.GradientCollector(block, on_unused="error", expect_unused=["left", "right"]) as collector:
-            collector.backward(loss_of(samples, block, "left"))
+    with (
+        pytest.warns(UnusedParameterWarning, match=r"left\.weight, left\.bias \(expected to be unused, but"),
+        unigrad.GradientCollector(block, expect_unused=["left", "right"]) as collector,
+    ):
+        collector.backward(loss_of(samples, block, "left"))
+    with (
+        pytest.raises(UnusedParameterError, match=r"left\.weight"),
+        unigrad.GradientCollector(block, on_unused="error", expect_unused=["left", "right"]) as collector,
+    ):
+        collector.backward(loss_of(samples, block, "left"))
 
 
 def test_unknown_policies_are_errors(samples):
     with pytest.raises(ArgumentError, match="'warn', 'error', 'ignore'"):
         unigrad.GradientCollector(branches(samples), on_unused="raise")
-    with pytest.raises(ArgumentTypeError, match="expect_unused"):
-        unigrad.GradientCollector(branches(samples), expect_unused=3)
-    with pytest.raises(ArgumentTypeError, match="expect_unused"):
-        unigrad.GradientCollector(branches(samples), expect_unused=["left", 3])
+    wrong: Any
+    for wrong in (3, None, ["left", 3], [["left"]]):
+        with pytest.raises(ArgumentTypeError, match="expect_unused"):
+            unigrad.GradientCollector(branches(samples), expect_unused=wrong)
 
 
 def test_a_loss_that_reaches_nothing_of_the_block_is_told(samples):
     block = unigrad.wrap(vector(samples, lambda self, x: x, a=[1.0], b=[2.0]))
     ops = samples.operations
-    with pytest.warns(UnusedParameterWarning, match=r"a, b \(never used"), unigrad.GradientCollector(block) as collector:
+    with (
+        pytest.warns(UnusedParameterWarning, match=r"a, b \(never used"),
+        unigrad.GradientCollector(block) as collector,
+    ):
         collector.backward(ops.sum(block(samples.leaf(array(2)))))
     assert not collector.gradients
 

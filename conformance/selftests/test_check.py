@@ -1,0 +1,82 @@
+"""The whole suite on the backends of this repository, and what each of them refuses (clauses A6, X1)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unigrad import Capability, Guarantee
+from unigrad.plugins import explain
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A longer list is a step back: it fails here. A shorter one is progress, and is written here with it.
+REFUSED = {
+    "numpy": {
+        Capability.COMPILED_STEP,
+        Capability.MIXED_PRECISION,
+        Capability.SECOND_ORDER,
+        Capability.SECOND_ORDER_CHECKPOINT,
+    },
+    "torch": {Capability.COMPILED_STEP},
+}
+NOT_KEPT = {
+    "numpy": {
+        Guarantee.STALE_NATIVE: "StaleGraphError",
+        Guarantee.STALE_HIDDEN: "undetected",
+        Guarantee.SHARED_TRUNK: "GraphReleasedError",
+    },
+    "torch": {
+        Guarantee.STALE_NATIVE: "StaleGraphError",
+        Guarantee.STALE_HIDDEN: "undetected",
+        Guarantee.SHARED_TRUNK: "GraphReleasedError",
+    },
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a6_a_backend_refuses_exactly_what_is_written_here(name):
+    row = explain(name)
+    assert set(Capability) - row.capabilities == REFUSED[name]
+    assert {g: what for g, what in row.guarantees.items() if what != "kept"} == NOT_KEPT[name]
+    assert set(row.guarantees) == set(Guarantee), "a guarantee is not declared at all"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a6_what_is_refused_is_explained_in_the_contract(name):
+    text = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    for what in [*REFUSED[name], *NOT_KEPT[name]]:
+        assert what.name in text or what.name.lower() in text, (
+            f"docs/contract.md does not say why {name} refuses {what}"
+        )
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """One run of ``unigrad check numpy torch``: its process, and the folder of its results."""
+    folder = tmp_path_factory.mktemp("checked")
+    command = [sys.executable, "-m", "unigrad_conformance.cli", "check", *REFUSED, "--results", str(folder / "results")]
+    process = subprocess.run(
+        [*command, "--json", str(folder / "all.json")], cwd=folder, capture_output=True, text=True, timeout=1200
+    )
+    return process, folder
+
+
+def test_every_clause_is_kept_by_the_backends_of_this_repository(checked):
+    process, folder = checked
+    assert process.returncode == 0, process.stdout[-20000:] + process.stderr[-2000:]
+    sessions = json.loads((folder / "all.json").read_text())["sessions"]
+    for session in sessions:
+        outcomes = [result["outcome"] for result in session["results"]]
+        assert len(outcomes) > 500, "most of the suite did not run"
+        assert set(outcomes) <= {"passed", "refused", "known failure"}
+    assert len(sessions) == len(REFUSED)
+
+
+def test_the_matrix_in_readme_is_the_generated_one(checked):
+    """Renew it with ``unigrad check numpy torch --results DIR && python .ci/matrix.py DIR``."""
+    script = [sys.executable, ROOT / ".ci" / "matrix.py", "--check", checked[1] / "results"]
+    process = subprocess.run(script, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -236,6 +236,17 @@ def test_collectors_that_are_open_together_all_see_a_use(samples):
     assert second.registered == ("encoder.weight", "encoder.bias", "left.weight", "left.bias")
 
 
+def test_a_collector_opened_later_sees_what_is_used_again(samples):
+    block = unigrad.wrap(branches(samples))
+    x = samples.tensor(array(2, 3))
+    with unigrad.GradientCollector(block, on_unused="ignore"):
+        block(x)
+        with unigrad.GradientCollector(block, on_unused="ignore") as inner:
+            assert not inner.usage.disconnected
+            block(x)
+            assert set(inner.usage.disconnected) == {"encoder.weight", "encoder.bias", "left.weight", "left.bias"}
+
+
 @pytest.mark.clause("B8")
 def test_registered_names_stand_in_the_order_of_the_block(samples):
     block = unigrad.wrap(branches(samples))

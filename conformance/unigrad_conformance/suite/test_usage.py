@@ -104,6 +104,9 @@ def test_zero_begins_a_new_period(samples):
         collector.backward(ops.sum(block(x, use=("left",))[0]))
         collector.zero()
         assert collector.usage.unused == tuple(block.parameters)
+        block(x, use=("left",))  # used before zero and again after it
+        assert collector.usage.disconnected == ("encoder.weight", "encoder.bias", "left.weight", "left.bias")
+        collector.zero()
         collector.backward(ops.sum(block(x, use=("right",))[0]))
         assert collector.usage.unused == ("left.weight", "left.bias")
         assert collector.usage.reached == ("encoder.weight", "encoder.bias", "right.weight", "right.bias")

@@ -20,7 +20,7 @@ __all__ = ["Block", "Table", "join", "wrap"]
 
 @dataclass
 class Memory:
-    """What lasts as long as the model: used names, told warnings, chosen mode, frozen patterns.
+    """What lasts as long as the model: used names, told warnings, chosen mode, frozen and checked patterns.
 
     It never refers to the model, so that it does not keep it alive.
     """
@@ -30,6 +30,7 @@ class Memory:
     training: bool | None = None
     frozen: list[str] = field(default_factory=list)
     frozen_buffers: set[str] = field(default_factory=set)
+    expected: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -530,8 +531,9 @@ def _remember(native: Any, make: Callable[[Memory], Block]) -> Block:
     memory = _memories.get(key)
     if memory is None:
         memory = _memories[key] = Memory()
-        anchor = next(iter(native.values())) if isinstance(native, Mapping) else native
-        weakref.finalize(anchor, _forget, key).atexit = False
+        # The key holds the ids of all tensors of a mapping, so it means something while all of them live.
+        for anchor in native.values() if isinstance(native, Mapping) else (native,):
+            weakref.finalize(anchor, _forget, key).atexit = False
     block = make(memory)
     _blocks[key] = block
     return block
@@ -583,7 +585,7 @@ def _wrap_mapping(mapping: Mapping[str, Any]) -> Block:
     if not mapping:
         raise ArgumentError("an empty mapping of tensors can't be wrapped")
     if all(isinstance(value, Block) for value in mapping.values()):
-        return join(**mapping)
+        return _join(mapping)
     first_name, first = next(iter(mapping.items()))
     try:
         backend = backend_of(first)
@@ -667,6 +669,18 @@ def join(**blocks: Any) -> Block:
     """
     if not blocks:
         raise ArgumentError("join needs at least one block")
+    return _join(blocks)
+
+
+def _join(blocks: Mapping[str, Any]) -> Block:
+    for prefix in blocks:
+        if not isinstance(prefix, str) or not prefix:
+            raise ArgumentTypeError(f"prefixes of blocks are non-empty strings, not {prefix!r}")
+    inside = [
+        (long, short) for long in blocks for short in blocks if long is not short and long.startswith(f"{short}.")
+    ]
+    if inside:
+        raise ArgumentError(f"prefix {inside[0][0]!r} lies inside prefix {inside[0][1]!r}, so names could meet")
     wrapped = {prefix: wrap(block) for prefix, block in blocks.items()}
     backends = {block.backend.spec.name: prefix for prefix, block in wrapped.items()}
     if len(backends) > 1:

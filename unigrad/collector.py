@@ -124,7 +124,7 @@ class GradientCollector:
     on_unused
         ``"warn"``, ``"error"`` or ``"ignore"`` what is left without a gradient.
     expect_unused
-        Patterns of names that are expected to be left without one.
+        Patterns of names that are expected to be left without one; a pattern that fits no name is an error.
 
     Raises
     ------
@@ -170,6 +170,7 @@ class GradientCollector:
         self._parameters = parameters
         self._on_unused = on_unused
         self._expected = names.patterns_of(expect_unused, "expect_unused")
+        usage.check_expected(self.block, self._expected)
         self._thread = 0
         self._open = False
         self._entered = False

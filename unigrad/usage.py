@@ -99,6 +99,18 @@ def check_policy(on_unused: object) -> None:
         raise ArgumentError(f"on_unused is one of {', '.join(map(repr, POLICIES))}, not {on_unused!r}")
 
 
+def check_expected(block: Block, patterns: Sequence[str]) -> None:
+    """Raise ``ArgumentError`` for a pattern that fits no name; layers without parameters yet may still get any name."""
+    known = block.memory.expected
+    for pattern in patterns:
+        if pattern in known or block.pending:
+            continue
+        found = [*block.parameters, *block.aliases]
+        if not any(names.matches(name, pattern) for name in found):
+            raise names.explain_no_match(pattern, found, "of expect_unused fits")
+        known.add(pattern)
+
+
 def judge(block: Block, usage: Usage, on_unused: str, expected: Sequence[str], stacklevel: int) -> None:
     """Tell, once for each new set of names, what was left without a gradient.
 

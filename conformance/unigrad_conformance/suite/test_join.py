@@ -183,6 +183,20 @@ def test_joining_nothing_or_no_blocks_is_an_error(samples):
         unigrad.join(a=dense(samples, 2, 2), b=None)
 
 
+def test_prefixes_that_could_give_one_name_twice_are_refused(samples):
+    layers = {"b": dense(samples, 2, 2)}
+    outer, inner = unigrad.wrap(samples.model(lambda self, x: x, layers=layers)), unigrad.wrap(dense(samples, 2, 2))
+    with pytest.raises(ArgumentError, match=r"'a\.b'.*'a'"):
+        unigrad.wrap({"a": outer, "a.b": inner})
+    assert len(unigrad.wrap({"a": outer, "ab": inner}).parameters) == 4
+
+
+@pytest.mark.parametrize("prefix", [1, None, ""], ids=["number", "none", "empty"])
+def test_prefixes_are_strings(samples, prefix):
+    with pytest.raises(ArgumentTypeError, match="prefix"):
+        unigrad.wrap({prefix: unigrad.wrap(dense(samples, 2, 2))})
+
+
 @pytest.mark.needs(Capability.LAZY_LAYERS)
 def test_pending_layers_of_the_parts_are_named(samples):
     lazy = samples.layer("lazy_dense", outputs=2, bias=True)

@@ -284,6 +284,20 @@ def test_a_new_model_starts_with_nothing_registered(samples):
         use_one()
 
 
+@pytest.mark.clause("B8", "B7")
+def test_a_mapping_with_a_new_tensor_starts_with_nothing_registered(samples):
+    kept = samples.leaf(array(2))
+
+    def use_one():
+        block = unigrad.wrap({"kept": kept, "fresh": samples.leaf(array(2))})
+        assert not block.registered  # also where the new tensor has the address of a dead one
+        collect(block, lambda: samples.operations.sum(kept * block.parameters["fresh"]))
+        assert len(block.registered) == 2
+
+    for _ in range(20):
+        use_one()
+
+
 @pytest.mark.clause("B8")
 @pytest.mark.needs(Capability.LAZY_LAYERS)
 def test_names_of_a_layer_built_inside_are_registered_at_once(samples):

@@ -237,6 +237,20 @@ def test_unknown_policies_are_errors(samples):
             unigrad.GradientCollector(branches(samples), expect_unused=wrong)
 
 
+def test_expecting_names_that_do_not_exist_is_an_error(samples):
+    with pytest.raises(ArgumentError, match=r"'rigth\.\*' of expect_unused fits nothing.*right"):
+        unigrad.GradientCollector(branches(samples), expect_unused=["left", "rigth.*"])
+
+
+@pytest.mark.needs(Capability.LAZY_LAYERS)
+def test_names_of_layers_not_built_yet_can_be_expected(samples):
+    layers = {"used": dense(samples, 3, 2), "late": samples.layer("lazy_dense", outputs=2, bias=True)}
+    block = unigrad.wrap(samples.model(lambda self, x: self.used(x), layers=layers))
+    with Told() as told, unigrad.GradientCollector(block, expect_unused=["late", "late.weight"]) as collector:
+        collector.backward(samples.operations.sum(block(samples.tensor(array(2, 3)))))
+    assert told.messages == []
+
+
 def test_a_loss_that_reaches_nothing_of_the_block_is_told(samples):
     block = unigrad.wrap(vector(samples, lambda self, x: x, a=[1.0], b=[2.0]))
     ops = samples.operations

@@ -39,7 +39,8 @@ def requires_gradient(tensor: Any) -> bool:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 

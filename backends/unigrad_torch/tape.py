@@ -17,7 +17,7 @@ from torch import Tensor
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad_torch.engine import engine
 from unigrad_torch.recompute import in_recompute
-from unigrad_torch.usage import Watcher
+from unigrad_torch.usage import Watcher, pause, resume
 
 __all__ = [
     "close_region",
@@ -76,7 +76,7 @@ def open_region(observer: Callable[[Any], bool]) -> Watcher:
     if torch.is_inference_mode_enabled():
         raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
     watcher = Watcher(observer)
-    watcher.__enter__()
+    watcher.open()
     return watcher
 
 
@@ -97,20 +97,23 @@ def no_record() -> AbstractContextManager[Any]:
 
 def trace(losses: Sequence[Any]) -> _Graph:
     """Walk the graph below the losses; changes nothing."""
-    stack = []
-    leaves = []
-    for loss in losses:
-        node = loss.grad_fn
-        if node is not None:
-            stack.append(node)
-        elif loss.requires_grad:
-            if all(loss is not leaf for leaf in leaves):
+    stack: list[Any] = []
+    leaves: list[Tensor] = []
+    watcher = pause()
+    try:
+        for loss in losses:
+            node = loss.grad_fn
+            if node is not None:
+                stack.append(node)
+            elif not loss.requires_grad:
+                raise NoGraphError(
+                    "nothing was recorded that leads to this loss: it is a constant, or it was detached, or computed outside of "
+                    "any recording (under no_grad or inference_mode)"
+                )
+            elif all(loss is not leaf for leaf in leaves):
                 leaves.append(loss)
-        else:
-            raise NoGraphError(
-                "nothing was recorded that leads to this loss: it is a constant, or it was detached, or computed outside of any "
-                "recording (under no_grad or inference_mode)"
-            )
+    finally:
+        resume(watcher)
     loss_leaves = tuple(leaves)
     seen = set(stack)
     nodes = []
@@ -155,10 +158,11 @@ def vjp(
     """Return the vector-Jacobian product for each target, None where not reached or frozen since the forward."""
     if graph.released is not None:
         raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
-    asked = [target for target in targets if target.requires_grad]
-    if not asked:
-        return [None] * len(targets)
+    watcher = pause()
     try:
+        asked = [target for target in targets if target.requires_grad]
+        if not asked:
+            return [None] * len(targets)
         found = torch.autograd.grad(
             graph.losses, asked, cotangents, retain_graph=retain, create_graph=create, allow_unused=True
         )
@@ -173,6 +177,8 @@ def vjp(
                 f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
             ) from error
         raise
+    finally:
+        resume(watcher)
     given = {cotangent.untyped_storage()._cdata for cotangent in cotangents if cotangent is not None}
     results = [_apart(gradient, given) for gradient in found] if given else list(found)
     if len(asked) == len(targets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import MethodWrapperType
 from typing import Any
@@ -51,6 +52,33 @@ _LOOKS = frozenset(
 )
 
 
+class _Open(threading.local):
+    watcher: Watcher | None = None
+
+
+_open = _Open()
+
+
+def pause() -> Watcher | None:
+    """Take the thread's watcher off the stack of modes, if it is on top, and return it for ``resume``.
+
+    A differentiation is no use of its inputs, and torch would hand the call of ``autograd.grad`` to the mode, which costs as much as
+    a small layer.
+    """
+    watcher = _open.watcher
+    depth = torch._C._len_torch_function_stack()
+    if watcher is None or not depth or torch._C._get_function_stack_at(depth - 1) is not watcher:
+        return None
+    torch._C._pop_torch_function_stack()
+    return watcher
+
+
+def resume(watcher: Watcher | None) -> None:
+    """Undo ``pause``."""
+    if watcher is not None:
+        torch._C._push_on_torch_function_stack(watcher)
+
+
 class Watcher(BaseTorchFunctionMode):
     """Mode that tells ``observer`` of trainable leaves among the arguments of each recorded operation.
 
@@ -63,6 +91,11 @@ class Watcher(BaseTorchFunctionMode):
         self._observer: Callable[[Any], bool] | None = observer
         self._known: set[int] = set()
 
+    def open(self) -> None:
+        """Begin to watch this thread."""
+        torch._C._push_on_torch_function_stack(self)
+        _open.watcher = self
+
     def forget(self) -> None:
         """Tell the observer again of every leaf at its next use."""
         self._known.clear()
@@ -70,6 +103,7 @@ class Watcher(BaseTorchFunctionMode):
     def close(self) -> None:
         """Stop; modes of the user that were opened later stay on top."""
         self._observer = None
+        _open.watcher = None
         above = []
         while torch._C._len_torch_function_stack():
             mode = torch._C._pop_torch_function_stack()

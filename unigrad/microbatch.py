@@ -256,6 +256,13 @@ class Parts(Rerun):
         layout = flat[0][1]
         if any(other != layout for _, other in flat):
             raise ArgumentError("the parts returned differently nested outputs, so they can't be joined")
+        if isinstance(self.combine, Mapping):
+            paths = list(layout.paths("output"))
+            unknown = [key for key in self.combine if f"output[{key!r}]" not in paths]
+            if unknown:
+                raise ArgumentError(
+                    f"combine= names {', '.join(map(repr, unknown))}, but the outputs are: {', '.join(paths)}"
+                )
         merged = [
             self._join(backend, path, values, sizes)
             for path, values in zip(

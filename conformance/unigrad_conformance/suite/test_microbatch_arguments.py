@@ -262,6 +262,13 @@ def test_a_rule_for_one_output_by_its_key(samples):
     assert found["count"] == 3
 
 
+def test_a_rule_for_an_output_that_is_not_there_is_an_error(samples):
+    weight, block = weight_block(samples, 3)
+    split = unigrad.microbatch(lambda x: {"loss": x * weight}, 2, blocks=block, combine={"lsos": "sum"})
+    with pytest.raises(ArgumentError, match=r"'lsos'.*output\['loss'\]"):
+        split(samples.tensor(array(5, 3)))
+
+
 @pytest.mark.parametrize("combine", ["median", 3, {"loss": "median"}], ids=repr)
 def test_an_unknown_rule_is_an_error_at_once(samples, combine):
     _, block = weight_block(samples, 3)

@@ -111,6 +111,21 @@ def test_any_buffer_that_moves_is_refused_and_put_back(samples, batch, recording
     same_bits(random_draws(samples), expected)
 
 
+def test_a_buffer_that_only_the_last_part_moves(samples):
+    def forward(self, x):
+        if to_numpy(x).shape[0] == 1:
+            samples.set_buffer(self, "calls", self.calls + 1.0)
+        return x * self.weight
+
+    buffer = np.zeros(2, "float32")
+    block = unigrad.wrap(samples.model(forward, parameters={"weight": array(3)}, buffers={"calls": buffer}))
+    split = unigrad.microbatch(block, 2)
+    split(samples.tensor(array(4, 3)))
+    with pytest.raises(BatchCoupledError, match="calls"):
+        split(samples.tensor(array(5, 3)))
+    same_bits(buffers(block), {"calls": buffer})
+
+
 def test_a_refused_call_leaves_the_collector_as_it_was(samples):
     block = normalized(samples).train()
     x = samples.tensor(array(4, 3))

@@ -340,6 +340,7 @@ class GradientCollector:
         self._origins.add(id(tensor))
         if name in self._inputs.values:
             self._inputs.values = {key: value for key, value in self._inputs.values.items() if key != name}
+            self._inputs.halves = {key: value for key, value in self._inputs.halves.items() if key != name}
         return twin
 
     def _require_tensor(self, obj: Any, what: str) -> None:

@@ -65,7 +65,7 @@ def test_one_loss_serves_two_collectors(samples):
 
 @pytest.mark.parametrize("outer_first", [True, False], ids=["outer-closes-first", "inner-closes-first"])
 def test_collectors_close_in_any_order(samples, backend, outer_first):
-    own = leaves(samples, a=[1, 2])
+    own = leaves(samples, a=[1, 2], b=[3, 4])
     outer, inner = collector_of(own), collector_of(own)
     outer.__enter__()
     inner.__enter__()
@@ -76,6 +76,9 @@ def test_collectors_close_in_any_order(samples, backend, outer_first):
     last.backward(early)
     last.backward(samples.operations.sum(own["a"] * own["a"]))
     assert last.usage.reached == ("a",)
+    assert last.usage.unused == ("b",)
+    _ = own["b"] * 2.0  # the uses of leaves are still told to the collector that is left
+    assert last.usage.disconnected == ("b",)
     last.__exit__(None, None, None)
     collects(last.gradients, a=[4, 8])
     assert len(first.gradients) == 0
@@ -104,32 +107,33 @@ def test_nested_collectors_closing_in_any_order_are_each_alone(samples, backend,
         running[index][0].__exit__(None, None, None)
         closed.append(running.pop(index))
 
-    for action, part, mode, index, factor in steps:
-        if action == "open" or not running:
-            collector = collector_of({name: own[name] for name in part}, mode)
-            collector.__enter__()
-            running.append((collector, part, mode, {}))
-            continue
-        collector, names, mode, wanted = running[index % len(running)]
-        if action == "backward":
-            total = samples.operations.sum(own[part[0]] * float(factor))
-            for name in part[1:]:
-                total = total + samples.operations.sum(own[name] * float(factor))
-            collector.backward(total)
-            if mode == "write":
+    try:
+        for action, part, mode, index, factor in steps:
+            if action == "open" or not running:
+                collector = collector_of({name: own[name] for name in part}, mode)
+                collector.__enter__()
+                running.append((collector, part, mode, {}))
+                continue
+            collector, names, mode, wanted = running[index % len(running)]
+            if action == "backward":
+                total = samples.operations.sum(own[part[0]] * float(factor))
+                for name in part[1:]:
+                    total = total + samples.operations.sum(own[name] * float(factor))
+                collector.backward(total)
+                if mode == "write":
+                    wanted.clear()
+                for name in set(part) & set(names):
+                    wanted[name] = wanted.get(name, 0) + f32([factor, factor])
+            elif action == "zero":
+                collector.zero()
                 wanted.clear()
-            for name in set(part) & set(names):
-                wanted[name] = wanted.get(name, 0) + f32([factor, factor])
-        elif action == "zero":
-            collector.zero()
-            wanted.clear()
-        else:
+            else:
+                close(index % len(running))
+            for other, _, _, values in (*running, *closed):
+                collects(other.gradients, **values)
+    finally:  # also after a failure, which would otherwise make later tests fail
+        for index in closing[: len(running)]:
             close(index % len(running))
-        for other, _, _, values in (*running, *closed):
-            collects(other.gradients, **values)
-    for index in closing[: len(running)]:
-        close(index % len(running))
-    assert not running
     for other, _, _, values in closed:
         collects(other.gradients, **values)
     assert backend.tape.is_recording() == before
@@ -209,7 +213,7 @@ def test_no_primitive_is_given_a_foreign_leaf(samples, backend, monkeypatch):
     assert touched == ["shape"]
     touched.clear()
     with collector_of(own) as collector:
-        collector.backward(samples.operations.sum(own["a"] * own["b"]))
+        collector.backward(samples.operations.sum(own["a"] * own["b"] * foreign["p1"]))
         collector.zero()
     assert touched == []
 

@@ -115,3 +115,17 @@ def test_a_weighted_mean_in_half_precision_does_not_overflow(samples, dtype):
             # The sum 2 * 4000 * 64 is beyond the range of float16.
             collector.backward(samples.operations.sum(own["a"] * 64.0), weight=4000)
     np.testing.assert_array_equal(to_numpy(collector.gradients["a"]).astype("float64"), [64, 64])
+
+
+@pytest.mark.clause("G9")
+@pytest.mark.dtypes("float16", "bfloat16")
+def test_a_name_watched_again_in_another_dtype(samples, backend, dtype):
+    own = leaves(samples, "float32", a=[1, 1])
+    with collector_of(own) as collector:
+        for watched in (dtype, "float32"):
+            x = collector.watch(samples.tensor(np.array([1.0, 2.0]), watched), "x")
+            for _ in range(2):
+                loss = samples.operations.sum(own["a"] * samples.operations.cast(x, "float32"))
+                collector.backward(loss)
+            assert backend.block.dtype(collector.input_gradients["x"]) == watched
+            collects(collector.input_gradients, x=[2, 2])

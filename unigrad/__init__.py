@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
-from unigrad.block import Block, join, wrap
+from unigrad.block import Block
 from unigrad.checkpoint import checkpoint
 from unigrad.collector import GradientCollector
 from unigrad.errors import (
@@ -46,6 +46,7 @@ from unigrad.plugins import backend_names, backend_of, get_backend
 from unigrad.protocols import Backend, BackendSpec, Capability, Guarantee
 from unigrad.random import register_generator, seed
 from unigrad.usage import Usage
+from unigrad.wrapping import join, wrap
 
 try:
     __version__ = _version("unigrad")

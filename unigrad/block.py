@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from unigrad import names
 from unigrad import state as portable
-from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError, NotBuiltError, UnsupportedError
-from unigrad.plugins import backend_of
-from unigrad.protocols import Backend, Entry, Structure
+from unigrad.errors import ArgumentTypeError, NotBuiltError, UnsupportedError
+from unigrad.frozen import Frozen
+from unigrad.protocols import Backend, Structure
+from unigrad.table import Table, table_of
 
-__all__ = ["Block", "Table", "join", "wrap"]
+__all__ = ["Block", "Memory"]
 
 
 @dataclass
@@ -31,95 +30,6 @@ class Memory:
     frozen: list[str] = field(default_factory=list)
     frozen_buffers: set[str] = field(default_factory=set)
     expected: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Names of one structure, looked up both ways."""
-
-    parameters: Mapping[str, Any]
-    aliases: Mapping[str, str]
-    buffers: Mapping[str, Any]
-    name_of: Mapping[int, str]
-    entries: Mapping[str, Entry]
-
-
-def _table(structure: Structure) -> Table:
-    parameters: dict[str, Any] = {}
-    aliases: dict[str, str] = {}
-    name_of: dict[int, str] = {}
-    entries: dict[str, Entry] = {}
-    for entry in structure.parameters:
-        if entry.tensor is None:
-            continue
-        canonical = name_of.get(id(entry.tensor))
-        if canonical is not None:
-            if entry.name != canonical:
-                aliases[entry.name] = canonical
-            continue
-        name_of[id(entry.tensor)] = entry.name
-        parameters[entry.name] = entry.tensor
-        entries[entry.name] = entry
-    buffers: dict[str, Any] = {}
-    for entry in structure.buffers:
-        if entry.tensor is not None and entry.name not in buffers:
-            buffers[entry.name] = entry.tensor
-            entries[entry.name] = entry
-    return Table(
-        MappingProxyType(parameters),
-        MappingProxyType(aliases),
-        MappingProxyType(buffers),
-        name_of,
-        MappingProxyType(entries),
-    )
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """What a call must hold: normalization layers in inference mode, and buffers that keep their values.
-
-    Parameters
-    ----------
-    backend, model
-        The backend and the (unwrapped) model.
-    norms
-        Frozen normalization layers.
-    buffers
-        Frozen buffers of other layers.
-    """
-
-    backend: Backend
-    model: Any
-    norms: tuple[Any, ...]
-    buffers: tuple[Entry, ...]
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Let a call write into copies of the frozen buffers, which are then thrown away."""
-        if not self.buffers:
-            yield
-            return
-        primitive = self.backend.block
-        # What stands there now may not be what stood there when this was made: a recompute exchanges buffers too.
-        live = primitive.swap(self.buffers, [entry.tensor for entry in self.buffers])
-        primitive.swap(self.buffers, [primitive.clone(tensor) for tensor in live])
-        try:
-            yield
-        finally:
-            primitive.swap(self.buffers, live)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Surround a forward that runs inside the native call, so that its mode is already chosen."""
-        primitive = self.backend.block
-        modes = primitive.modes(self.model)
-        try:
-            for layer in self.norms:
-                primitive.set_training(layer, False)
-            with self.unchanged():
-                yield
-        finally:
-            primitive.set_modes(self.model, modes)
 
 
 class Block:
@@ -150,7 +60,7 @@ class Block:
         fresh = self.backend.block.structure(self._inner, self._structure)
         if fresh is not self._structure:
             self._structure = fresh
-            self._names = _table(fresh)
+            self._names = table_of(fresh)
             for pattern in self.memory.frozen:
                 self._freeze_matching(pattern, self._names)
         return fresh
@@ -390,15 +300,13 @@ class Block:
     def __deepcopy__(self, memo: dict[int, Any]) -> Block:
         if self.native is None:
             raise UnsupportedError("a block made of a mapping of tensors can't be copied; copy what holds the tensors")
+        from unigrad.wrapping import wrap  # wrapping imports this module
+
         twin = wrap(self.backend.block.copy(self.native))
-        twin.memory = Memory(
-            set(self.memory.registered),
-            set(),
-            self.memory.training,
-            list(self.memory.frozen),
-            set(self.memory.frozen_buffers),
-        )
-        _memories[_key(twin.native)] = twin.memory
+        twin.memory.registered |= self.memory.registered
+        twin.memory.training = self.memory.training
+        twin.memory.frozen += self.memory.frozen
+        twin.memory.frozen_buffers |= self.memory.frozen_buffers
         memo[id(self)] = twin
         return twin
 
@@ -410,291 +318,3 @@ class Block:
             f"<Block of {self.backend.spec.name} {what}: "
             f"{len(table.parameters)} parameters, {len(table.buffers)} buffers{waiting}>"
         )
-
-
-class JoinedBlock(Block):
-    """Several blocks as one, names prefixed; made by :func:`join`."""
-
-    def __init__(self, blocks: Mapping[str, Block]) -> None:
-        self._blocks = dict(blocks)
-        first = next(iter(self._blocks.values()))
-        self.native = None
-        self.backend = first.backend
-        self.memory = Memory()
-        self._inner = None
-        self._structure = None
-        self._names = None
-        self._seen: tuple[Structure, ...] = ()
-
-    def structure(self) -> Structure:
-        """Return the joined structure, made anew only when one of the parts has changed."""
-        seen = tuple(block.structure() for _, block in self.parts())
-        if (
-            self._structure is None
-            or len(seen) != len(self._seen)
-            or any(a is not b for a, b in zip(seen, self._seen, strict=True))
-        ):
-            self._seen = seen
-            parameters: list[Entry] = []
-            buffers: list[Entry] = []
-            pending: list[str] = []
-            norms: dict[str, Any] = {}
-            generators: dict[str, Any] = {}
-            for (prefix, _), part in zip(self.parts(), seen, strict=True):
-                parameters += [_prefixed(entry, prefix) for entry in part.parameters]
-                buffers += [_prefixed(entry, prefix) for entry in part.buffers]
-                pending += [prefix + path for path in part.pending]
-                norms |= {prefix + path: layer for path, layer in part.norms.items()}
-                generators |= {prefix + path: item for path, item in part.generators.items()}
-            self._structure = Structure(tuple(parameters), tuple(buffers), tuple(pending), norms, generators)
-            self._names = _table(self._structure)
-        return self._structure
-
-    def parts(self) -> Sequence[tuple[str, Block]]:
-        """Return the joined blocks with their prefixes."""
-        return [(f"{prefix}.{inner}", part) for prefix, block in self._blocks.items() for inner, part in block.parts()]
-
-    @property
-    def registered(self) -> tuple[str, ...]:
-        """Names used in any recorded forward so far."""
-        used = {prefix + name for prefix, part in self.parts() for name in part.memory.registered}
-        return tuple(name for name in self.parameters if name in used)
-
-    @property
-    def training(self) -> bool:
-        """Whether all parts are in training mode."""
-        return all(block.training for _, block in self.parts())
-
-    def _set_mode(self, training: bool) -> Block:
-        for block in self._blocks.values():
-            block._set_mode(training)
-        return self
-
-    def freeze(self, pattern: str = "*") -> Block:
-        """Freeze what fits the pattern of prefixed names."""
-        return self._each(pattern, "freezes")
-
-    def unfreeze(self, pattern: str = "*") -> Block:
-        """Unfreeze what fits the pattern of prefixed names."""
-        return self._each(pattern, "unfreezes")
-
-    def _each(self, pattern: str, action: str) -> Block:
-        if not isinstance(pattern, str):
-            raise ArgumentTypeError(f"a pattern of names is needed, not {pattern!r}")
-        hit = False
-        for prefix, part in self.parts():
-            table = part.table()
-            inside = [*table.entries, *table.aliases, *part.pending]
-            for name in inside:
-                if names.matches(prefix + name, pattern):
-                    hit = True
-                    part.freeze(name) if action == "freezes" else part.unfreeze(name)
-        if not hit:
-            raise names.explain_no_match(pattern, self.table().entries, action)
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: a joined block has several calls."""
-        raise UnsupportedError(
-            f"a joined block has no call of its own; call one of its parts: {', '.join(self._blocks)}"
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Block:
-        raise UnsupportedError("a joined block can't be copied; copy its parts and join the copies")
-
-
-def _prefixed(entry: Entry, prefix: str) -> Entry:
-    layer = prefix + entry.layer if entry.layer else prefix.removesuffix(".")
-    return Entry(prefix + entry.name, entry.native_name, entry.tensor, entry.role, layer, entry.owner, entry.key)
-
-
-_memories: dict[Hashable, Memory] = {}
-_blocks: weakref.WeakValueDictionary[Hashable, Block] = weakref.WeakValueDictionary()
-
-
-def _key(native: Any) -> Hashable:
-    if isinstance(native, Mapping):
-        return tuple((name, id(tensor)) for name, tensor in native.items())
-    return id(native)
-
-
-def _forget(key: Hashable) -> None:
-    _memories.pop(key, None)
-    _blocks.pop(key, None)
-
-
-def _remember(native: Any, make: Callable[[Memory], Block]) -> Block:
-    key = _key(native)
-    block = _blocks.get(key)
-    if block is not None:
-        return block
-    memory = _memories.get(key)
-    if memory is None:
-        memory = _memories[key] = Memory()
-        # The key holds the ids of all tensors of a mapping, so it means something while all of them live.
-        for anchor in native.values() if isinstance(native, Mapping) else (native,):
-            weakref.finalize(anchor, _forget, key).atexit = False
-    block = make(memory)
-    _blocks[key] = block
-    return block
-
-
-def wrap(model: Any) -> Block:
-    """Return the block of a native model, layer or mapping of names to trainable tensors.
-
-    Parameters
-    ----------
-    model
-        A native model of any installed backend, a block (returned as it is), or a mapping of name to native trainable tensor (a
-        block without a call).
-
-    Returns
-    -------
-    Block
-        The same block for the same model.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If no installed backend knows the object.
-    ArgumentError
-        If a mapping is empty.
-    BackendMismatchError
-        If a mapping holds tensors of two frameworks.
-
-    Examples
-    --------
-    >>> import unigrad
-    >>> from unigrad_numpy import nn
-    >>> block = unigrad.wrap(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1, bias=False)))
-    >>> list(block.parameters)
-    ['0.weight', '0.bias', '1.weight']
-    """
-    if isinstance(model, Block):
-        return model
-    if isinstance(model, Mapping):
-        return _wrap_mapping(model)
-    backend = backend_of(model)
-    if not backend.block.is_model(model):
-        hint = " (a mapping of names to tensors can be wrapped)" if backend.block.is_tensor(model) else ""
-        raise ArgumentTypeError(f"wrap takes a model of {backend.spec.name}, not a {type(model).__name__}{hint}")
-    return _remember(model, lambda memory: Block(model, backend, memory))
-
-
-def _wrap_mapping(mapping: Mapping[str, Any]) -> Block:
-    if not mapping:
-        raise ArgumentError("an empty mapping of tensors can't be wrapped")
-    if all(isinstance(value, Block) for value in mapping.values()):
-        return _join(mapping)
-    first_name, first = next(iter(mapping.items()))
-    try:
-        backend = backend_of(first)
-    except ArgumentTypeError as error:
-        raise ArgumentTypeError(f"the mapping's tensor {first_name!r} is none: {error}") from error
-    entries = []
-    for name, tensor in mapping.items():
-        if not isinstance(name, str) or not name:
-            raise ArgumentTypeError(f"names of tensors are non-empty strings, not {name!r}")
-        if not backend.block.is_tensor(tensor):
-            _refuse_foreign(tensor, backend, f"tensor {name!r}")
-        if not backend.block.trainable(tensor):
-            raise ArgumentError(
-                f"tensor {name!r} is not trainable, or not a leaf; wrap leaf tensors that need a gradient"
-            )
-        entries.append(Entry(name, name, tensor, "other", name.rpartition(".")[0]))
-    structure = Structure(tuple(entries))
-
-    def make(memory: Memory) -> Block:
-        block = Block.__new__(MappingBlock)
-        block.native = None
-        block.backend = backend
-        block.memory = memory
-        block._inner = None
-        block._structure = structure
-        block._names = _table(structure)
-        return block
-
-    return _remember(dict(mapping), make)
-
-
-class MappingBlock(Block):
-    """A block made of a mapping of names to tensors; it has no call and no modes."""
-
-    def structure(self) -> Structure:
-        """Return the structure, which never changes."""
-        assert self._structure is not None  # set when the block was made
-        return self._structure
-
-    @property
-    def training(self) -> bool:
-        """Return the chosen mode; False where none was chosen, as there is no native one."""
-        return bool(self.memory.training)
-
-    def _set_mode(self, training: bool) -> Block:
-        self.memory.training = training
-        return self
-
-
-def _refuse_foreign(obj: Any, backend: Backend, what: str) -> None:
-    try:
-        other = backend_of(obj)
-    except ArgumentTypeError:
-        other = backend
-    if other.spec.name != backend.spec.name:
-        raise BackendMismatchError(
-            f"{what} belongs to {other.spec.name}, the block to {backend.spec.name}; one block has one framework"
-        )
-    raise ArgumentTypeError(f"{what} is a {type(obj).__name__}, not a tensor of {backend.spec.name}")
-
-
-def join(**blocks: Any) -> Block:
-    """Make one block of several; names get the keyword as prefix.
-
-    Parameters
-    ----------
-    **blocks
-        Prefix -> block or native model, all of one backend.
-
-    Returns
-    -------
-    Block
-        A block without a call, whose names are ``prefix.name``.
-
-    Raises
-    ------
-    ArgumentError
-        If there is none.
-    BackendMismatchError
-        If they belong to different backends.
-    """
-    if not blocks:
-        raise ArgumentError("join needs at least one block")
-    return _join(blocks)
-
-
-def _join(blocks: Mapping[str, Any]) -> Block:
-    for prefix in blocks:
-        if not isinstance(prefix, str) or not prefix:
-            raise ArgumentTypeError(f"prefixes of blocks are non-empty strings, not {prefix!r}")
-    inside = [
-        (long, short) for long in blocks for short in blocks if long is not short and long.startswith(f"{short}.")
-    ]
-    if inside:
-        raise ArgumentError(f"prefix {inside[0][0]!r} lies inside prefix {inside[0][1]!r}, so names could meet")
-    wrapped = {prefix: wrap(block) for prefix, block in blocks.items()}
-    backends = {block.backend.spec.name: prefix for prefix, block in wrapped.items()}
-    if len(backends) > 1:
-        listed = ", ".join(f"{prefix!r} belongs to {name}" for name, prefix in backends.items())
-        raise BackendMismatchError(f"blocks of different frameworks can't be joined: {listed}")
-    return JoinedBlock(wrapped)
-
-
-def each_block(blocks: Any, argument: str) -> Iterator[Block]:
-    """Yield the blocks of an argument that takes one or several blocks or models."""
-    if isinstance(blocks, list | tuple):
-        for item in blocks:
-            yield wrap(item)
-    elif blocks is not None:
-        if isinstance(blocks, str | bytes):
-            raise ArgumentTypeError(f"{argument} takes blocks or models, not {blocks!r}")
-        yield wrap(blocks)

@@ -10,11 +10,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from unigrad import random, tree
-from unigrad.block import Block, Frozen, each_block, wrap
+from unigrad.block import Block
+from unigrad.captures import reachable
 from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError
+from unigrad.frozen import Frozen
 from unigrad.plugins import backend_of, backends_in_use
 from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
+from unigrad.wrapping import each_block, wrap
 
 __all__ = ["Rerun", "adapt", "checkpoint", "run"]
 
@@ -176,40 +179,21 @@ class _Function:
 
 
 def _captured_blocks(function: Any, call: Any) -> Iterator[Block]:
-    """Yield blocks of the native models that a function can reach: closure, globals it names, bound self, partial and arguments."""
-    roots: list[Any] = [call]
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
-        if isinstance(function, functools.partial):
-            roots += [function.args, function.keywords]
-            function = function.func
-            continue
-        roots.append(getattr(function, "__self__", None))
-        plain = inspect.unwrap(getattr(function, "__func__", function))
-        if inspect.isfunction(plain):
-            found = inspect.getclosurevars(plain)
-            roots += [*found.nonlocals.values(), *found.globals.values(), plain.__defaults__, plain.__kwdefaults__]
-        function = None
-    for root in roots:
-        for leaf in tree.flatten(root)[0]:
-            if inspect.ismethod(leaf):
-                leaf = leaf.__self__
-            if isinstance(leaf, Block):
-                if leaf.native is not None:
-                    yield leaf
-            elif (
-                callable(leaf)
-                and not isinstance(leaf, type)
-                and not inspect.isroutine(leaf)
-                and not inspect.ismodule(leaf)
-            ):
-                try:
-                    backend = backend_of(leaf)
-                except (ArgumentTypeError, TypeError):
-                    continue
-                if backend.block.is_model(leaf):
-                    yield wrap(leaf)
+    """Yield blocks of the native models among the arguments and of those that a function can reach."""
+    for _, found in reachable((call, function), _is_called):
+        if _is_called(found):
+            yield wrap(found)
+
+
+def _is_called(obj: Any) -> bool:
+    if isinstance(obj, Block):
+        return obj.native is not None
+    if not callable(obj) or isinstance(obj, type | functools.partial | _Function) or inspect.isroutine(obj):
+        return False
+    try:
+        return backend_of(obj).block.is_model(obj)
+    except (ArgumentTypeError, TypeError):
+        return False
 
 
 def _common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Backend:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unigrad import names, recording, usage
-from unigrad.block import Block, wrap
+from unigrad.block import Block
 from unigrad.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -25,6 +25,7 @@ from unigrad.errors import (
 from unigrad.plugins import backend_of
 from unigrad.protocols import Backend, Capability, Graph
 from unigrad.usage import Usage
+from unigrad.wrapping import wrap
 
 if TYPE_CHECKING:
     from unigrad.optimizer import Optimizer
@@ -336,6 +337,8 @@ class GradientCollector:
                 f"backend {self.backend.spec.name!r} does not support gradients of {dtype} ({name!r}); it does of: {known}"
             )
         twin = self.backend.tape.watch(tensor)
+        if self.backend.tape.in_recompute():
+            return twin  # the forward's stands in the graph; a checkpoint runs this line again only to save the same values
         self._watched[name] = twin
         self._origins.add(id(tensor))
         if name in self._inputs.values:

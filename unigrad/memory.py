@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from unigrad.block import each_block
 from unigrad.errors import ArgumentError
 from unigrad.protocols import Capability, Meter
+from unigrad.wrapping import each_block
 
 __all__ = ["kept_bytes"]
 

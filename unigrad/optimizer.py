@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unigrad.block import wrap
 from unigrad.errors import ArgumentError, ArgumentTypeError
 from unigrad.protocols import Backend
+from unigrad.wrapping import wrap
 
 __all__ = ["Optimizer"]
 

@@ -1,11 +1,13 @@
 """The whole suite on the backends of this repository, and what each of them refuses (clauses A6, X1)."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import unigrad_conformance
 
 from unigrad import Capability, Guarantee
 from unigrad.plugins import explain
@@ -44,13 +46,31 @@ def test_a6_a_backend_refuses_exactly_what_is_written_here(name):
     assert set(row.guarantees) == set(Guarantee), "a guarantee is not declared at all"
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a6_what_is_refused_is_explained_in_the_contract(name):
-    text = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-    for what in [*REFUSED[name], *NOT_KEPT[name]]:
-        assert what.name in text or what.name.lower() in text, (
-            f"docs/contract.md does not say why {name} refuses {what}"
-        )
+def rows() -> dict[tuple[str, str], list[str]]:
+    """Rows of the tables of docs/refusals.md: backend and name of what is refused -> the other cells."""
+    text = (ROOT / "docs" / "refusals.md").read_text(encoding="utf-8")
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) >= 4 and re.fullmatch(r"`[A-Z_]+`", cells[1]):
+            found[cells[0], cells[1].strip("`")] = cells[2:]
+    return found
+
+
+def test_a6_each_refusal_has_its_evidence_in_the_documents_and_no_other_stands_there():
+    """The last cell names the tests of the suite that show it."""
+    told = rows()
+    operations = {(name, what.name): "" for name, refused in REFUSED.items() for what in refused}
+    guarantees = {(name, what.name): happens for name, kept in NOT_KEPT.items() for what, happens in kept.items()}
+    assert set(told) == set(operations) | set(guarantees)
+    suite = Path(unigrad_conformance.__file__).parent / "suite"
+    for key, cells in told.items():
+        if key in guarantees:
+            assert cells[0].strip("`") == guarantees[key], key
+        files = re.findall(r"`(test_\w+\.py)`", cells[-1])
+        assert files, f"{key}: no test is named"
+        for file in files:
+            assert key[1] in (suite / file).read_text(encoding="utf-8"), f"{key}: {file} does not name it"
 
 
 @pytest.fixture(scope="module")

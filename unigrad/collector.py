@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from unigrad import names, recording, usage
 from unigrad.block import Block
@@ -18,11 +17,11 @@ from unigrad.errors import (
     BackendMismatchError,
     CollectorClosedError,
     GraphReleasedError,
-    LossError,
     UnsupportedError,
     WrongThreadError,
 )
-from unigrad.plugins import backend_of
+from unigrad.gradients import Gradients, Store
+from unigrad.losses import check_losses, check_weight, require_number, require_tensor
 from unigrad.protocols import Backend, Capability, Graph
 from unigrad.usage import Usage
 from unigrad.wrapping import wrap
@@ -31,84 +30,6 @@ if TYPE_CHECKING:
     from unigrad.optimizer import Optimizer
 
 __all__ = ["GradientCollector"]
-
-HALF = ("float16", "bfloat16")
-
-
-class Gradients(Mapping[str, Any]):
-    """Read-only mapping of name to gradient; each is copied when it is first read.
-
-    It is a snapshot: a later backward does not change it, and writing into a gradient does not change the collector.
-    """
-
-    def __init__(self, stored: Mapping[str, Any], copy: Callable[[str, Any], Any]) -> None:
-        self._stored = stored
-        self._copy = copy
-        self._copies: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._copies:
-            if name not in self._stored:
-                known = ", ".join(self._stored) or "none"
-                raise KeyError(f"no loss depended on {name!r}; there are gradients of: {known}")
-            self._copies[name] = self._copy(name, self._stored[name])
-        return self._copies[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._stored
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
-
-    def __repr__(self) -> str:
-        return f"<gradients of {', '.join(self._stored) or 'nothing'}>"
-
-
-class _Store:
-    """Accumulated gradients by name; every update makes a new mapping, so that handed-out ones stand."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.values: dict[str, Any] = {}
-        self.halves: dict[str, str] = {}
-        self.connected = False
-
-    def add(self, new: Mapping[str, Any], weight: float | None) -> dict[str, Any]:
-        """Return the sums with ``new`` (times ``weight``) added; half precision is added in float32."""
-        block = self.backend.block
-        out = dict(self.values)
-        for name, value in new.items():
-            old = out.get(name)
-            if old is None and weight is None:
-                out[name] = value
-                continue
-            dtype = block.dtype(value)
-            if dtype in HALF:
-                self.halves[name] = dtype
-                value = block.cast(value, "float32")
-                old = block.cast(old, "float32") if old is not None else None
-            if weight is not None:
-                value = block.scale(value, weight)
-            out[name] = value if old is None else block.add(old, value)
-        return out
-
-    def view(self, divisor: float | None) -> Gradients:
-        """Return the mapping to hand out, divided by the total weight if there is one."""
-        block = self.backend.block
-        clone, halves = block.clone, self.halves
-        if divisor is None and not self.connected and not halves:
-            return Gradients(self.values, lambda name, stored: clone(stored))
-        factor = 1.0 if divisor is None else 1.0 / divisor
-        plain = divisor is None and not self.connected
-
-        def copy(name: str, stored: Any) -> Any:
-            value = clone(stored) if plain else block.scale(stored, factor)
-            return block.cast(value, halves[name]) if name in halves else value
-
-        return Gradients(self.values, copy)
 
 
 class GradientCollector:
@@ -176,8 +97,8 @@ class GradientCollector:
         self._open = False
         self._entered = False
         self._engine = ""
-        self._store = _Store(self.backend)
-        self._inputs = _Store(self.backend)
+        self._store = Store(self.backend)
+        self._inputs = Store(self.backend)
         self._watched: dict[str, Any] = {}
         self._origins: set[int] = set()
         self._name_of: Mapping[int, str] = {}
@@ -327,7 +248,7 @@ class GradientCollector:
         self._check_open("watch")
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"a watched tensor has a non-empty string as name, not {name!r}")
-        self._require_tensor(tensor, "watch takes a tensor")
+        require_tensor(self.backend, tensor, "watch takes a tensor")
         dtype = self.backend.block.dtype(tensor)
         if not self.backend.block.is_floating(tensor):
             raise ArgumentTypeError(f"only tensors of floating dtype have gradients; {name!r} is {dtype}")
@@ -345,23 +266,6 @@ class GradientCollector:
             self._inputs.values = {key: value for key, value in self._inputs.values.items() if key != name}
             self._inputs.halves = {key: value for key, value in self._inputs.halves.items() if key != name}
         return twin
-
-    def _require_tensor(self, obj: Any, what: str) -> None:
-        if self.backend.block.is_tensor(obj):
-            return
-        if isinstance(obj, bool | int | float | complex | np.generic):
-            raise ArgumentTypeError(
-                f"{what}, not the number {obj!r}, which has no graph (was it read out with item()?)"
-            )
-        try:
-            other = backend_of(obj)
-        except ArgumentTypeError:
-            raise ArgumentTypeError(f"{what}, not a {type(obj).__name__}") from None
-        if other.spec.name == self.backend.spec.name:
-            raise ArgumentTypeError(f"{what}, not a {type(obj).__name__}")
-        raise BackendMismatchError(
-            f"{what} of {self.backend.spec.name}; this {type(obj).__name__} belongs to {other.spec.name}"
-        )
 
     def backward(
         self,
@@ -405,9 +309,8 @@ class GradientCollector:
         self._check_open("backward")
         if create_graph:
             self.backend.require(Capability.SECOND_ORDER)
-        self._check_weight(weight)
-        weight = None if weight is None else float(weight)
-        losses, cotangents = self._losses(loss, cotangent)
+        weight = check_weight(weight, self._accumulate, self._weighted)
+        losses, cotangents = check_losses(self.backend, loss, cotangent)
         graph = self.backend.tape.trace(losses)
         if graph.released is not None:
             raise GraphReleasedError(
@@ -470,7 +373,7 @@ class GradientCollector:
         if self._accumulate == "write":
             self._store.values, self._inputs.values = computed, watched
         else:
-            with self.backend.tape.no_record() if not create else _NOTHING:
+            with self.backend.tape.no_record() if not create else nullcontext():
                 sums = self._store.add(computed, weight)
                 inputs = self._inputs.add(watched, weight)
             self._store.values, self._inputs.values = sums, inputs
@@ -481,56 +384,12 @@ class GradientCollector:
         elif self._accumulate == "add":
             self._weighted = False
 
-    def _check_weight(self, weight: float | None) -> None:
-        if weight is not None:
-            _require_number(weight, "weight is a number of items")
-            if self._accumulate == "write":
-                raise ArgumentError("a weight means something in accumulate='add' only; 'write' holds one backward")
-            if not math.isfinite(weight) or weight < 0:
-                raise ArgumentError(f"weight is a finite number of items, 0 or more, not {weight!r}")
-        if self._accumulate == "add" and self._weighted is not None and self._weighted != (weight is not None):
-            raise ArgumentError(
-                "weighted and unweighted backward calls in one collector have no common meaning; give a weight to each or to none"
-            )
-
-    def _losses(self, loss: Any, cotangent: Any) -> tuple[list[Any], list[Any]]:
-        several = isinstance(loss, list | tuple)
-        losses = list(loss) if several else [loss]
-        if not losses:
-            raise ArgumentError("backward needs at least one loss; the list is empty")
-        if (
-            several
-            and cotangent is not None
-            and (not isinstance(cotangent, list | tuple) or len(cotangent) != len(losses))
-        ):
-            raise ArgumentError(
-                "for a list of losses, cotangent is a list of the same length (None where the loss has one element)"
-            )
-        cotangents = (list(cotangent) if several else [cotangent]) if cotangent is not None else [None] * len(losses)
-        block = self.backend.block
-        for index, (value, vector) in enumerate(zip(losses, cotangents, strict=True)):
-            which = f"loss {index} of the list" if several else "the loss"
-            self._require_tensor(value, f"{which} is to be a tensor")
-            shape = block.shape(value)
-            if vector is None:
-                if math.prod(shape) != 1:
-                    raise LossError(
-                        f"{which} has shape {shape}; reduce it to one element, or give cotangent= of that shape"
-                    )
-                continue
-            self._require_tensor(vector, f"the cotangent of {which} is to be a tensor")
-            if block.shape(vector) != shape:
-                raise LossError(f"the cotangent of {which} has shape {block.shape(vector)}, the loss has {shape}")
-            if block.dtype(vector) != block.dtype(value):
-                raise LossError(f"the cotangent of {which} is {block.dtype(vector)}, the loss is {block.dtype(value)}")
-        return losses, cotangents
-
     def zero(self) -> None:
         """Clear the own gradients to none, and begin a new period of ``usage``."""
         self._check_open("zero")
         self._judge(stacklevel=2)
-        self._store = _Store(self.backend)
-        self._inputs = _Store(self.backend)
+        self._store = Store(self.backend)
+        self._inputs = Store(self.backend)
         self._used = set()
         self._reached = set()
         self._outside = set()
@@ -541,7 +400,7 @@ class GradientCollector:
     def scale(self, factor: float) -> None:
         """Multiply what is collected, and so what is applied, by a factor."""
         self._check_thread()
-        _require_number(factor, "scale takes a finite number")
+        require_number(factor, "scale takes a finite number")
         if not math.isfinite(factor):
             raise ArgumentError(f"scale takes a finite number, not {factor!r}")
         self._multiply(float(factor), (self._store, self._inputs))
@@ -549,14 +408,14 @@ class GradientCollector:
     def clip_by_global_norm(self, maximum: float) -> None:
         """Scale what is applied so that the Euclidean norm over all parameter gradients is at most ``maximum``."""
         self._check_thread()
-        _require_number(maximum, "clip_by_global_norm takes a positive norm")
+        require_number(maximum, "clip_by_global_norm takes a positive norm")
         if not maximum > 0:
             raise ArgumentError(f"clip_by_global_norm takes a positive norm, not {maximum!r}")
         self._resolve()
         factor = self.backend.block.clip_factor(list(self.gradients.values()), float(maximum))
         self._multiply(factor, (self._store,))
 
-    def _multiply(self, factor: Any, stores: Sequence[_Store]) -> None:
+    def _multiply(self, factor: Any, stores: Sequence[Store]) -> None:
         scaled = [
             {name: self.backend.block.scale(value, factor) for name, value in store.values.items()} for store in stores
         ]
@@ -610,19 +469,3 @@ class GradientCollector:
         if len(self._reached) == len(self._name_of) and not self._expected and not self.block.waits:
             return  # all parameters were reached, none is frozen or still to be made: there is nothing to tell
         usage.judge(self.block, self.usage, self._on_unused, self._expected, stacklevel + 1)
-
-
-def _require_number(value: Any, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ArgumentTypeError(f"{what}, not {value!r}")
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *details: object) -> None:
-        return None
-
-
-_NOTHING = _Nothing()

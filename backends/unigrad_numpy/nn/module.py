@@ -51,11 +51,7 @@ class Module:
         if "_parameters" not in own:
             raise AttributeError(f"call super().__init__() before using attribute {name!r} of {type(self).__name__}")
         if name in own["_parameters"]:
-            parameter = own["_parameters"][name]
-            if state.observers and state.recording and parameter is not None:
-                for observer in state.observers:
-                    observer((parameter,))
-            return parameter
+            return own["_parameters"][name]
         for kind in ("_buffers", "_modules"):
             if name in own[kind]:
                 return own[kind][name]

@@ -1,0 +1,88 @@
+"""Accumulated gradients by name, and the snapshots that are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from unigrad.protocols import Backend
+
+__all__ = ["Gradients", "Store"]
+
+HALF = ("float16", "bfloat16")
+
+
+class Gradients(Mapping[str, Any]):
+    """Read-only mapping of name to gradient; each is copied when it is first read.
+
+    It is a snapshot: a later backward does not change it, and writing into a gradient does not change the collector.
+    """
+
+    def __init__(self, stored: Mapping[str, Any], copy: Callable[[str, Any], Any]) -> None:
+        self._stored = stored
+        self._copy = copy
+        self._copies: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._copies:
+            if name not in self._stored:
+                known = ", ".join(self._stored) or "none"
+                raise KeyError(f"no loss depended on {name!r}; there are gradients of: {known}")
+            self._copies[name] = self._copy(name, self._stored[name])
+        return self._copies[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __repr__(self) -> str:
+        return f"<gradients of {', '.join(self._stored) or 'nothing'}>"
+
+
+class Store:
+    """Accumulated gradients by name; every update makes a new mapping, so that handed-out ones stand."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.values: dict[str, Any] = {}
+        self.halves: dict[str, str] = {}
+        self.connected = False
+
+    def add(self, new: Mapping[str, Any], weight: float | None) -> dict[str, Any]:
+        """Return the sums with ``new`` (times ``weight``) added; half precision is added in float32."""
+        block = self.backend.block
+        out = dict(self.values)
+        for name, value in new.items():
+            old = out.get(name)
+            if old is None and weight is None:
+                out[name] = value
+                continue
+            dtype = block.dtype(value)
+            if dtype in HALF:
+                self.halves[name] = dtype
+                value = block.cast(value, "float32")
+                old = block.cast(old, "float32") if old is not None else None
+            if weight is not None:
+                value = block.scale(value, weight)
+            out[name] = value if old is None else block.add(old, value)
+        return out
+
+    def view(self, divisor: float | None) -> Gradients:
+        """Return the mapping to hand out, divided by the total weight if there is one."""
+        block = self.backend.block
+        clone, halves = block.clone, self.halves
+        if divisor is None and not self.connected and not halves:
+            return Gradients(self.values, lambda name, stored: clone(stored))
+        factor = 1.0 if divisor is None else 1.0 / divisor
+        plain = divisor is None and not self.connected
+
+        def copy(name: str, stored: Any) -> Any:
+            value = clone(stored) if plain else block.scale(stored, factor)
+            return block.cast(value, halves[name]) if name in halves else value
+
+        return Gradients(self.values, copy)

@@ -1,21 +1,65 @@
-"""The name under which a function sees an object that is not its argument, for messages."""
+"""What a function can see that is not its argument: to find the models that it calls, and to name a tensor in a message."""
 
 from __future__ import annotations
 
+import dis
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["name_in"]
+__all__ = ["name_in", "reachable"]
 
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, types.ModuleType})
 DEPTH = 6
+LONGEST = 1000
+"""Containers with more items than this hold data, not models, and are not looked into."""
+
+
+def reachable(
+    function: Any, stop: Callable[[Any], bool], arguments: Any = (), closed: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Yield what a function can reach, nearest first, each object once.
+
+    Looked at are the variables of its closure, the globals that it names, defaults, the object of a bound method,
+    arguments of a partial, helpers of the same package, and what these hold as attributes, items and values.
+
+    Parameters
+    ----------
+    function
+        The function, or an object that is called.
+    stop
+        Whether what is inside an object is of no interest.
+    arguments
+        A nesting of further objects to begin at.
+    closed
+        Packages whose objects are not looked into.
+
+    Yields
+    ------
+    tuple
+        An expression, e.g. ``hidden`` or ``self.cache[0]``, and the object.
+    """
+    package = _package(function)
+    waiting: deque[tuple[str, Any, int]] = deque([("arguments", arguments, 0), ("", function, 0)])
+    # The objects are kept, so that the id of one made on the way is not used again.
+    seen: dict[int, Any] = {}
+    while waiting:
+        name, value, depth = waiting.popleft()
+        kind = type(value)
+        if kind in PLAIN or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if name:
+            yield name, value
+            if depth >= DEPTH or kind.__module__.partition(".")[0] in closed or stop(value):
+                continue
+        waiting.extend((inner, child, depth + 1) for inner, child in _below(name, value, package))
 
 
 def name_in(function: Any, wanted: Callable[[Any], bool]) -> str | None:
-    """Return the expression by which a function can reach an object, e.g. ``hidden`` or ``self.cache[0]``; None if not found.
-
-    Looked at are the variables of its closure, the globals that it names, defaults, the object of a bound method,
-    arguments of a partial, and what these hold as attributes, items and values.
+    """Return the expression by which a function can reach an object; None if it was not found.
 
     Parameters
     ----------
@@ -32,44 +76,66 @@ def name_in(function: Any, wanted: Callable[[Any], bool]) -> str | None:
     >>> name_in(outer(), lambda value: value == [3])
     'hidden'
     """
-    stack: list[tuple[str, Any, int]] = [("", function, 0)]
-    seen: set[int] = set()
-    while stack:
-        name, value, depth = stack.pop(0)
-        if id(value) in seen or depth > DEPTH:
-            continue
-        seen.add(id(value))
-        if name and wanted(value):
-            return name
-        stack += [(inner, child, depth + 1) for inner, child in _below(name, value)]
-    return None
+    return next((name for name, value in reachable(function, wanted) if wanted(value)), None)
 
 
-def _below(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _package(function: Any) -> str:
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            break
+    return str(getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
+
+
+def _below(name: str, value: Any, package: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        yield from ((f"{name}[{key!r}]", child) for key, child in list(value.items()))
-    elif isinstance(value, list | tuple):
-        yield from ((f"{name}[{index}]", child) for index, child in enumerate(value))
+        if len(value) <= LONGEST:
+            yield from ((f"{name}[{key!r}]", child) for key, child in list(value.items()))
+    elif isinstance(value, list | tuple | set | frozenset):
+        if len(value) <= LONGEST:
+            yield from ((f"{name}[{index}]", child) for index, child in enumerate(value))
     elif isinstance(value, functools.partial):
-        yield from ((name, value.func), (f"{name or 'partial'}.args", value.args))
-        yield from value.keywords.items()
-    elif isinstance(value, type(_below)) or hasattr(value, "__func__"):
-        yield from _seen_by(value)
-    elif not isinstance(value, type | str | bytes | int | float) and hasattr(value, "__dict__"):
-        yield from ((f"{name}.{key}".lstrip("."), child) for key, child in list(vars(value).items()))
+        yield from ((name, value.func), (f"{name or 'partial'}.args", value.args), (name or "partial", value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield from (("self", value.__self__), (name, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        if not name or _package(value) == package:
+            yield from _seen_by(value)
+    elif isinstance(value, types.ModuleType) or (type(value).__module__.startswith("unigrad.") and not callable(value)):
+        return
+    elif isinstance(value, type):
+        if _package(value) == package:
+            yield from ((f"{name}.{key}", child) for key, child in vars(value).items() if not callable(child))
+    else:
+        called = vars(type(value)).get("__call__")
+        if not name and isinstance(called, types.FunctionType):
+            yield name, called
+        prefix = f"{name}." if name else "self."
+        yield from ((prefix + key, child) for key, child in list(getattr(value, "__dict__", {}).items()))
 
 
-def _seen_by(function: Any) -> Iterator[tuple[str, Any]]:
-    yield from (("self", getattr(function, "__self__", None)), ("", getattr(function, "__wrapped__", None)))
-    plain = getattr(function, "__func__", function)
-    code = plain.__code__
-    for variable, cell in zip(code.co_freevars, plain.__closure__ or (), strict=True):
+def _seen_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield variable, cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    yield from ((key, plain.__globals__[key]) for key in code.co_names if key in plain.__globals__)
+    yield from ((key, function.__globals__[key]) for key in _global_names(code) if key in function.__globals__)
     names = code.co_varnames[: code.co_argcount]
-    defaults = plain.__defaults__ or ()
+    defaults = function.__defaults__ or ()
     yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
-    yield from (plain.__kwdefaults__ or {}).items()
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+@functools.lru_cache(maxsize=1024)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the globals that a function reads, also inside functions that it defines; attributes have other instructions."""
+    found = [item.argval for item in dis.get_instructions(code) if item.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found += _global_names(constant)
+    return tuple(dict.fromkeys(found))

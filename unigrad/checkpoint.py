@@ -14,7 +14,7 @@ from unigrad.block import Block
 from unigrad.captures import reachable
 from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError
 from unigrad.frozen import Frozen
-from unigrad.plugins import backend_of, backends_in_use
+from unigrad.plugins import backend_of, backends_in_use, loaded_frameworks
 from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
 from unigrad.wrapping import each_block, wrap
@@ -180,7 +180,7 @@ class _Function:
 
 def _captured_blocks(function: Any, call: Any) -> Iterator[Block]:
     """Yield blocks of the native models among the arguments and of those that a function can reach."""
-    for _, found in reachable((call, function), _is_called):
+    for _, found in reachable(function, _is_called, call, loaded_frameworks()):
         if _is_called(found):
             yield wrap(found)
 

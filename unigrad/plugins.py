@@ -319,6 +319,11 @@ def _knows(backend: LoadedBackend, obj: object) -> bool:
     )
 
 
+def loaded_frameworks() -> set[str]:
+    """Return the import names of the frameworks whose backends are loaded; looks nothing up."""
+    return {backend.spec.framework for backend in list(_loaded.values())}
+
+
 def backends_in_use() -> list[Backend]:
     """Return the backends whose frameworks are imported and which can be loaded, the reference among them."""
     found = []

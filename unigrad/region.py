@@ -62,13 +62,15 @@ class CheckpointRegion:
         primitive = backend.block
         tables = [block.table() for block in blocks]
         named = [(name, tensor) for table in tables for name, tensor in table.parameters.items()]
-        self.parameters = [tensor for _, tensor in named if primitive.trainable(tensor)]
+        self._marks = [(tensor, primitive.trainable(tensor)) for _, tensor in named]
+        self.parameters = [tensor for tensor, trainable in self._marks if trainable]
         self._versions = [(name, tensor, primitive.version(tensor)) for name, tensor in named]
         self._entries: list[Entry] = [
             entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None
         ]
         self._buffers = [primitive.clone(entry.tensor) for entry in self._entries]
         parts = [part for block in blocks for _, part in block.parts()]
+        self._chosen = [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]
         self._models = [part._inner for part in parts if part._inner is not None]
         self._modes = [primitive.modes(model) for model in self._models]
         self._generators = [item for block in blocks for item in block.structure().generators.values()]
@@ -87,14 +89,25 @@ class CheckpointRegion:
                 "run the forward again after a step"
             )
         live_random = random.snapshot(self._backend, self._generators)
+        live_marks = [(tensor, not mark) for tensor, mark in self._marks if primitive.trainable(tensor) != mark]
+        live_chosen = [(memory, memory.training, memory.frozen_buffers) for memory, _, _ in self._chosen]
         live_modes = [primitive.modes(model) for model in self._models]
         live_buffers = primitive.swap(self._entries, [primitive.clone(tensor) for tensor in self._buffers])
         try:
+            # What was frozen or unfrozen since would save other values.
+            for tensor, mark in live_marks:
+                primitive.set_trainable(tensor, not mark)
+            for memory, training, frozen in self._chosen:
+                memory.training, memory.frozen_buffers = training, frozen
             for model, modes in zip(self._models, self._modes, strict=True):
                 primitive.set_modes(model, modes)
             self._random.restore()
             yield
         finally:
+            for tensor, mark in live_marks:
+                primitive.set_trainable(tensor, mark)
+            for memory, training, frozen in live_chosen:
+                memory.training, memory.frozen_buffers = training, frozen
             primitive.swap(self._entries, live_buffers)
             for model, modes in zip(self._models, live_modes, strict=True):
                 primitive.set_modes(model, modes)

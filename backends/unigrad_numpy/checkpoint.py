@@ -115,20 +115,12 @@ class _Call:
         args, kwargs = tree.unflatten(self._layout, values)
         items: list[Saved | None] = []
         created: list[Any] = []
-        frozen = [parameter for parameter in self.region.parameters if not parameter.requires_grad]
-        try:
-            # What took a gradient in the forward saves the same now, also if it was frozen since.
-            for parameter in frozen:
-                parameter.requires_grad = True
-            with (
-                self.region.replay(),
-                changed_state(recording=True, recomputing=True, created=(created,), observers=()),
-                saved_hooks(items.append, _lost),
-            ):
-                outputs = self.region.function(*args, **kwargs)
-        finally:
-            for parameter in frozen:
-                parameter.requires_grad = False
+        with (
+            self.region.replay(),
+            changed_state(recording=True, recomputing=True, created=(created,), observers=()),
+            saved_hooks(items.append, _lost),
+        ):
+            outputs = self.region.function(*args, **kwargs)
         if created:
             shapes = ", ".join(str(parameter.shape) for parameter in created)
             raise CreatedParameterError(

@@ -36,7 +36,7 @@ class _OnDevice:
 def fingerprint(tensor: Any) -> Hashable:
     """Return the sum, modulo ``2**64``, of the tensor's 64-bit words times fixed pseudo-random odd numbers.
 
-    A single changed word always changes it, several do with a probability of about ``1 - 2**-63``. The words are
+    Changed words change it with a probability of about ``1 - 2**-32`` or better. The words are
     weighted per row of 2048 and the rows by other weights, and so on, so that moved values count. Needs an eighth of the tensor's
     memory at most, and does not depend on its strides.
     """
@@ -44,6 +44,8 @@ def fingerprint(tensor: Any) -> Hashable:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
+        if not tensor.numel():
+            return 0
         value = _digest_blocks(bits(tensor))
     return value.item() if value.device.type == "cpu" else _OnDevice(value)
 
@@ -69,14 +71,22 @@ def _digest(flat: Tensor, level: int) -> Tensor:
         weights = _weights[flat.device] = _make_weights().to(flat.device)
     row = weights[level]
     whole = flat.numel() - flat.numel() % (8 // flat.element_size())
-    words = flat[:whole].view(torch.int64)
+    words = _mixed(flat[:whole].view(torch.int64))
     rows = words.numel() // _WIDTH
-    last = torch.cat([words[rows * _WIDTH :], flat[whole:].to(torch.int64)])
+    last = torch.cat([words[rows * _WIDTH :], _mixed(flat[whole:].to(torch.int64))])
     sums = (last * row[: last.numel()]).sum().view(1)
     if not rows:
         return sums[0]
     matrix = words[: rows * _WIDTH].view(rows, _WIDTH)
-    return _digest(torch.cat([(matrix * row[:_WIDTH]).sum(1), sums]), level + 1)
+    # a product of matrix and vector makes no temporary, but accelerators have none of integers
+    cpu = flat.device.type == "cpu"
+    products = torch.mv(matrix, row[:_WIDTH]) if cpu else (matrix * row[:_WIDTH]).sum(1)
+    return _digest(torch.cat([products, sums]), level + 1)
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Bring the upper bits into the lower ones: two flipped signs, ``2**63`` times an even number, would vanish in the sum."""
+    return (words >> 32).add_(words)
 
 
 def _make_weights() -> Tensor:

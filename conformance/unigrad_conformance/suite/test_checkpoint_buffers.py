@@ -108,6 +108,19 @@ def test_recompute_sees_the_buffers_of_its_own_forward(samples):
     assert to_numpy(block.buffers["count"]).tolist() == [2, 12]
 
 
+@pytest.mark.clause("C3", "C5")
+def test_each_recompute_sees_the_buffers_of_the_forward(samples):
+    """Several backwards of one call: what the first recompute wrote is not what the second one sees."""
+    block = unigrad.wrap(_counting(samples))
+    with unigrad.GradientCollector(block, parameters=False) as collector:
+        x = collector.watch(samples.tensor(array(2)), name="x")
+        loss = samples.operations.sum(unigrad.checkpoint(block)(x))
+        for retain in (True, True, False):
+            collector.backward(loss, retain_graph=retain)
+            assert to_numpy(collector.input_gradients["x"]).tolist() == [1, 11]
+    assert to_numpy(block.buffers["count"]).tolist() == [1, 11]
+
+
 @pytest.mark.clause("C3")
 def test_buffer_written_between_forward_and_backward_stays_written(samples):
     block = unigrad.wrap(_counting(samples))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,3 +161,77 @@ def test_functions_and_methods_stay_what_they_are(samples):
         with unigrad.GradientCollector(model) as collector:
             collector.backward(total(samples, call(samples.tensor(array(3)))))
         assert list(collector.gradients) == ["w"]
+
+
+@pytest.mark.clause("C5", "G8")
+def test_backward_under_no_grad_is_right(samples):
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        block = _scale(samples, lambda self, x: samples.operations.tanh(x * self.w))
+        with unigrad.GradientCollector(block) as collector:
+            loss = total(samples, checkpoint(block)(samples.tensor(array(3, seed=1))))
+            with samples.no_grad():
+                collector.backward(loss)
+        found.append(gradients_of(collector))
+    same_bits(*found)
+
+
+@pytest.mark.clause("C5", "C1", "C2")
+def test_native_gradient_idiom_goes_through_a_checkpoint(samples):
+    """Outside of any collector, where the framework records by its own means."""
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        block = _scale(samples, lambda self, x: samples.operations.dropout(samples.operations.tanh(x * self.w), 0.5))
+        run = checkpoint(block.train())
+        unigrad.seed(3)
+        with unigrad.GradientCollector(block, on_unused="ignore"):  # its stream is that of the block's calls
+            x = samples.tensor(array(3, seed=1))
+        gradient = samples.call_native_gradient(lambda t: total(samples, run(t)), x)  # noqa: B023  # called at once
+        found.append({"x": to_numpy(gradient)})
+    same_bits(*found)
+
+
+@pytest.mark.clause("C5", "G9")
+def test_tensor_watched_inside_a_region_gets_the_gradient_of_the_plain_run(samples):
+    """The gradient, in every backward, or an error of unigrad's; never none."""
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        steps = []
+        collector: Any = None
+
+        def forward(self, x):
+            hidden = collector.watch(samples.operations.tanh(x * self.w), name="hidden")  # noqa: B023  # in this turn
+            return samples.operations.sin(hidden)
+
+        block = _scale(samples, forward)
+        try:
+            with unigrad.GradientCollector(block) as collector:
+                loss = total(samples, checkpoint(block)(samples.tensor(array(3, seed=1))))
+                for retain in (True, False):
+                    collector.backward(loss, retain_graph=retain)
+                    steps.append(to_numpy(collector.input_gradients["hidden"]))
+        except unigrad.UnigradError:
+            assert checkpoint is unigrad.checkpoint  # one of two right outcomes
+            return
+        found.append({str(index): value for index, value in enumerate(steps)})
+    same_bits(*found)
+
+
+@pytest.mark.clause("C5")
+def test_tensors_inside_an_unknown_object_are_right_or_refused(samples):
+    class Unknown:
+        def __init__(self, y):
+            self.y = y
+
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        block = _scale(samples, lambda self, x: Unknown(samples.operations.tanh(x * self.w)))
+        with unigrad.GradientCollector(block) as collector:
+            try:
+                out = checkpoint(block)(samples.tensor(array(3, seed=1)))
+                collector.backward(total(samples, out.y))
+            except unigrad.UnigradError:
+                assert checkpoint is unigrad.checkpoint  # one of two right outcomes
+                return
+        found.append(gradients_of(collector))
+    same_bits(*found)

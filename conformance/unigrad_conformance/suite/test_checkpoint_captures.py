@@ -191,3 +191,41 @@ def test_inner_region_that_captures_a_tensor_of_the_outer_one_is_an_error(sample
     model = samples.model(outer, parameters={"w": array(3)})
     with unigrad.GradientCollector(model, on_unused="ignore"), pytest.raises(unigrad.CapturedTensorError):
         unigrad.checkpoint(model)(samples.tensor(array(3, seed=1)))
+
+
+@pytest.mark.clause("C10", "C3", "C2")
+@pytest.mark.needs(Capability.CAPTURES)
+@pytest.mark.parametrize("where", ["attribute", "helper", "nested-list", "method", "callable-object"])
+def test_model_reached_over_a_detour_moves_its_buffers_once(samples, where):
+    """Not in the closure itself: an attribute of an object, a global of a helper, a list of lists."""
+    found = []
+    for checkpoint in (lambda function: function, unigrad.checkpoint):
+        norm = samples.layer("batch_norm", channels=3, momentum=0.1, epsilon=1e-5, affine=True)
+        block = unigrad.wrap(norm).train()
+
+        class Trainer:
+            def __init__(self, model):
+                self.parts = {"model": model}
+
+            def run(self, x):
+                return samples.operations.tanh(self.parts["model"](x))
+
+            __call__ = run
+
+        trainer, nested = Trainer(norm), [[norm]]
+
+        def helper(x, norm=norm):
+            return samples.operations.tanh(norm(x))
+
+        function = {
+            "attribute": lambda x, trainer=trainer: samples.operations.tanh(trainer.parts["model"](x)),
+            "helper": lambda x, helper=helper: helper(x),
+            "nested-list": lambda x, nested=nested: samples.operations.tanh(nested[0][0](x)),
+            "method": trainer.run,
+            "callable-object": trainer,
+        }[where]
+        run = checkpoint(function)
+        with unigrad.GradientCollector(block) as collector:
+            collector.backward(samples.operations.sum(run(samples.tensor(array(4, 3)))))
+        found.append(gradients_of(collector) | block.state())
+    same_bits(*found)

@@ -90,6 +90,19 @@ def test_streams_after_the_step_are_those_of_the_plain_run(samples, source):
 
 
 @pytest.mark.clause("C2")
+@pytest.mark.parametrize("source", SOURCES)
+def test_streams_are_those_of_the_plain_run_also_after_draws_in_between(samples, source):
+    """The recompute ends where its forward ended, but the stream has gone on since."""
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        unigrad.seed(3)
+        block, noise = _noisy(samples, source), _noise(samples, source)
+        _gradient_times_input(samples, checkpoint(block), block, between=lambda: noise(block.native))  # noqa: B023
+        found.append({"next": to_numpy(noise(block.native)), **draws(samples)})
+    same_bits(*found)
+
+
+@pytest.mark.clause("C2")
 def test_streams_are_those_of_the_plain_run_after_several_backwards(samples):
     def run(checkpoint):
         block = _noisy(samples, "dropout")
@@ -185,9 +198,10 @@ def test_unregistered_generator_is_noticed(samples):
 
 
 @pytest.mark.clause("C2")
-def test_random_recompute_in_a_later_mode_is_that_of_the_forward(samples):
-    """The mode at the forward counts, not the one at the backward."""
+def test_random_recompute_in_a_later_mode_is_that_of_the_forward(samples, backend):
+    """The mode at the forward counts, not the one at the backward, which stays."""
     block = unigrad.wrap(samples.layer("dropout", rate=0.5)).train()
     gradient, y = _gradient_times_input(samples, unigrad.checkpoint(block), block, between=block.eval)
     assert gradient.tobytes() == y.tobytes()
     assert not block.training
+    assert not backend.block.training(block.native)

@@ -181,3 +181,35 @@ def test_region_whose_outputs_are_not_used_runs_no_recompute(samples):
     assert len(calls) == 1
     assert list(collector.gradients) == ["other.v"]
     assert to_numpy(collector.gradients["other.v"]).tolist() == array(3).tolist()
+
+
+@pytest.mark.clause("C6", "R2")
+def test_recompute_is_no_use_of_parameters(samples):
+    """After ``zero`` usage begins anew; what only the recompute of an earlier forward touches is not used."""
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        block = unigrad.wrap(_two_heads(samples))
+        with unigrad.GradientCollector(block, on_unused="ignore") as collector:
+            left, _ = checkpoint(block)(samples.tensor(array(4, 3)))
+            collector.zero()
+            collector.backward(samples.operations.sum(left))
+            found.append(str(collector.usage))
+    assert found[0] == found[1]
+
+
+@pytest.mark.clause("C6", "B3")
+def test_freezing_between_forward_and_backward_is_as_in_the_plain_run(samples):
+    """The forward was recorded with the parameter; the gradients of the others do not depend on its mark."""
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        block = unigrad.wrap(_two_heads(samples))
+        with unigrad.GradientCollector(block, on_unused="ignore") as collector:
+            left, right = checkpoint(block)(samples.tensor(array(4, 3)))
+            block.freeze("right")
+            collector.backward(samples.operations.sum(left) + 0.0 * samples.operations.sum(right))
+        found.append({name: value for name, value in gradients_of(collector).items() if not name.startswith("right")})
+        assert not block.backend.block.trainable(block.parameters["right.weight"])
+    assert sorted(found[0]) == ["left.bias", "left.weight", "trunk.bias", "trunk.weight"]
+    for name, value in found[0].items():
+        # Two heads, one of them times zero: the sum is exact in either order.
+        np.testing.assert_array_equal(found[1][name], value)

@@ -40,9 +40,9 @@ class Edit:
     target
         ``module:function`` or ``module:Class.method``; a module that begins with a dot is relative to the backend's package.
     old
-        Text that stands exactly once in the function, indented as if the function stood at the left margin.
+        Text that stands exactly once in the function.
     new
-        What stands there instead.
+        What stands there instead; further lines of it are indented like the line in which ``old`` begins.
     """
 
     target: str
@@ -143,10 +143,17 @@ def apply(mutant: Mutant, package: str) -> None:
             raise MutationError(
                 f"mutant {mutant.name!r}: {edit.target} holds {count} times the text {edit.old!r}, not once"
             )
-        sources[edit.target] = sources[edit.target].replace(edit.old, edit.new)
+        sources[edit.target] = _replaced(sources[edit.target], edit)
     codes = {target: _code(mutant.name, source, functions[target]) for target, source in sources.items()}
     for target, code in codes.items():
         functions[target].__code__ = code
+
+
+def _replaced(source: str, edit: Edit) -> str:
+    before, _, after = source.partition(edit.old)
+    line = before.rpartition("\n")[2]
+    indent = line[: len(line) - len(line.lstrip())]
+    return before + edit.new.replace("\n", f"\n{indent}") + after
 
 
 def _function(target: str, package: str) -> FunctionType:

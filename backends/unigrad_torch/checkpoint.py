@@ -11,6 +11,7 @@ region is kept; in the outer's recompute the inner region is a new one, and its 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -178,13 +179,10 @@ class _Frame:
             values = self.recompute(None if self.complete else index)
             if task != -1:  # -1: a look at a saved tensor outside of any backward
                 self.values[thread] = (task, values)
-                torch.autograd.Variable._execution_engine.queue_callback(lambda: self.forget(thread, task))
+                # weakly: the callback lives to the end of the backward, and a region's inputs need not
+                frame = weakref.ref(self)
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: _forget(frame, thread, task))
         return values.pop(index)
-
-    def forget(self, thread: int, task: int) -> None:
-        """Drop what a backward did not ask for, at its end."""
-        if self.values.get(thread, (-1, None))[0] == task:
-            del self.values[thread]
 
     def recompute(self, last: int | None) -> dict[int, _Saved | _Handle]:
         """Run the function again; ``last`` ends it early, where a gradient is asked for while the forward still runs."""
@@ -232,6 +230,13 @@ class _Frame:
     def border(self) -> set[tuple[Any, int]]:
         """Return the edges at which the arguments enter the graph."""
         return edges([tensor for _, tensor, _ in self.arguments])
+
+
+def _forget(frame: weakref.ref[_Frame], thread: int, task: int) -> None:
+    """Drop what a backward did not ask for, at its end."""
+    alive = frame()
+    if alive is not None and alive.values.get(thread, (-1, None))[0] == task:
+        del alive.values[thread]
 
 
 def _tensors(outputs: Any) -> list[Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad_torch.engine import engine
 from unigrad_torch.recompute import in_recompute
-from unigrad_torch.usage import Watcher, pause, resume
+from unigrad_torch.usage import Region, pause, resume
 
 __all__ = [
     "close_region",
@@ -67,7 +67,7 @@ class _Graph:
         self.released = released
 
 
-def open_region(observer: Callable[[Any], bool]) -> Watcher:
+def open_region(observer: Callable[[Any], None]) -> Region:
     """Start recording for this thread; the observer is told of leaves used in recorded operations."""
     if torch.compiler.is_compiling():
         raise UnsupportedError(
@@ -75,12 +75,10 @@ def open_region(observer: Callable[[Any], bool]) -> Watcher:
         )
     if torch.is_inference_mode_enabled():
         raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
-    watcher = Watcher(observer)
-    watcher.open()
-    return watcher
+    return Region(observer)
 
 
-def close_region(region: Watcher) -> None:
+def close_region(region: Region) -> None:
     """Undo ``open_region``."""
     region.close()
 
@@ -99,7 +97,7 @@ def trace(losses: Sequence[Any]) -> _Graph:
     """Walk the graph below the losses; changes nothing."""
     stack: list[Any] = []
     leaves: list[Tensor] = []
-    watcher = pause()
+    mode = pause()
     try:
         for loss in losses:
             node = loss.grad_fn
@@ -113,7 +111,7 @@ def trace(losses: Sequence[Any]) -> _Graph:
             elif all(loss is not leaf for leaf in leaves):
                 leaves.append(loss)
     finally:
-        resume(watcher)
+        resume(mode)
     loss_leaves = tuple(leaves)
     seen = set(stack)
     nodes = []
@@ -158,7 +156,7 @@ def vjp(
     """Return the vector-Jacobian product for each target, None where not reached or frozen since the forward."""
     if graph.released is not None:
         raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
-    watcher = pause()
+    mode = pause()
     try:
         asked = [target for target in targets if target.requires_grad]
         if not asked:
@@ -178,7 +176,7 @@ def vjp(
             ) from error
         raise
     finally:
-        resume(watcher)
+        resume(mode)
     given = {cotangent.untyped_storage()._cdata for cotangent in cotangents if cotangent is not None}
     results = [_apart(gradient, given) for gradient in found] if given else list(found)
     if len(asked) == len(targets):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from types import MethodWrapperType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,98 +11,97 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import BaseTorchFunctionMode
 
-# reading these attributes is an operation; reading any other is not
-_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+from unigrad_torch.looks import is_look
+from unigrad_torch.marks import Marks, can_mark
 
-# calls that look at a tensor without computing with it, or that differentiate
-_LOOKS = frozenset(
-    {
-        "__deepcopy__",
-        "__format__",
-        "__hash__",
-        "__len__",
-        "__reduce_ex__",
-        "__repr__",
-        "_is_view",
-        "backward",
-        "data_ptr",
-        "dim",
-        "element_size",
-        "get_device",
-        "grad",
-        "is_complex",
-        "is_conj",
-        "is_contiguous",
-        "is_floating_point",
-        "is_inference",
-        "is_neg",
-        "is_same_size",
-        "is_set_to",
-        "ndimension",
-        "nelement",
-        "numel",
-        "register_hook",
-        "requires_grad_",
-        "size",
-        "storage_offset",
-        "stride",
-        "untyped_storage",
-    }
-)
+__all__ = ["Region", "pause", "resume"]
+
+
+class Region:
+    """A thread's region: marked leaves, or a mode that sees all operations where marks do not do.
+
+    Module hooks would be wrong in both directions: they miss functional use and fused layers and report layers whose
+    output is dropped.
+    """
+
+    def __init__(self, observer: Callable[[Any], None]) -> None:
+        self._observer = observer
+        self._marks: Marks | None = Marks(observer)
+        self._mode: _Mode | None = None
+        self._marks.open()
+
+    def expect(self, leaves: Iterable[Any], others: bool) -> None:
+        """Tell of the next use of each of these leaves, and of every trainable leaf if ``others``."""
+        if self._mode is not None:
+            return  # it tells of each use
+        expected = tuple(leaves)
+        if others or not all(map(can_mark, expected)):
+            self._mode = _Mode(self._observer)
+            self._mode.open()
+            self._drop_marks()
+        elif self._marks is not None:
+            self._marks.expect(expected)
+
+    def _drop_marks(self) -> None:
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks.close()
+
+    def close(self) -> None:
+        """Stop telling."""
+        self._drop_marks()
+        if self._mode is not None:
+            self._mode.close()
 
 
 class _Open(threading.local):
-    watcher: Watcher | None = None
+    mode: _Mode | None = None
 
 
 _open = _Open()
 
 
-def pause() -> Watcher | None:
-    """Take the thread's watcher off the stack of modes, if it is on top, and return it for ``resume``.
+def pause() -> _Mode | None:
+    """Take the thread's mode off the stack, if there is one and it is on top, and return it for ``resume``.
 
-    A differentiation is no use of its inputs, and torch would hand the call of ``autograd.grad`` to the mode, which costs as much as
-    a small layer.
+    A differentiation is no use of its inputs, and torch would hand the call of ``autograd.grad`` to the mode, which costs as
+    much as a small layer.
     """
-    watcher = _open.watcher
+    mode = _open.mode
+    if mode is None:
+        return None
     depth = torch._C._len_torch_function_stack()
-    if watcher is None or not depth or torch._C._get_function_stack_at(depth - 1) is not watcher:
+    if not depth or torch._C._get_function_stack_at(depth - 1) is not mode:
         return None
     torch._C._pop_torch_function_stack()
-    return watcher
+    return mode
 
 
-def resume(watcher: Watcher | None) -> None:
+def resume(mode: _Mode | None) -> None:
     """Undo ``pause``."""
-    if watcher is not None:
-        torch._C._push_on_torch_function_stack(watcher)
+    if mode is not None:
+        torch._C._push_on_torch_function_stack(mode)
 
 
-class Watcher(BaseTorchFunctionMode):
+class _Mode(BaseTorchFunctionMode):
     """Mode that tells ``observer`` of trainable leaves among the arguments of each recorded operation.
 
-    Module hooks would be wrong in both directions: they miss functional use and fused layers and report layers whose
-    output is dropped. One object serves a thread's region; other modes may be opened and closed around it in any order.
+    Other modes may be opened and closed around it in any order.
     """
 
-    def __init__(self, observer: Callable[[Any], bool]) -> None:
+    def __init__(self, observer: Callable[[Any], None]) -> None:
         super().__init__()
-        self._observer: Callable[[Any], bool] | None = observer
-        self._known: set[int] = set()
+        self._observer: Callable[[Any], None] | None = observer
 
     def open(self) -> None:
         """Begin to watch this thread."""
         torch._C._push_on_torch_function_stack(self)
-        _open.watcher = self
-
-    def forget(self) -> None:
-        """Tell the observer again of every leaf at its next use."""
-        self._known.clear()
+        _open.mode = self
 
     def close(self) -> None:
         """Stop; modes of the user that were opened later stay on top."""
         self._observer = None
-        _open.watcher = None
+        _open.mode = None
         above = []
         while torch._C._len_torch_function_stack():
             mode = torch._C._pop_torch_function_stack()
@@ -116,41 +114,19 @@ class Watcher(BaseTorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if type(func) is not MethodWrapperType or func.__self__.__name__ in _VIEWS:
-            for value in args:
-                kind = type(value)
-                if kind is Parameter:
-                    if id(value) not in self._known:
-                        self._tell(func, value)
-                elif kind is Tensor:
-                    if value.requires_grad and value.is_leaf:
-                        self._tell(func, value)
-                elif kind is tuple or kind is list:
-                    self._search(func, value)
-                elif isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
-                    self._tell(func, value)
+        if torch.is_grad_enabled() and not is_look(func):
+            self._search(args)
             if kwargs:
-                self._search(func, kwargs.values())
-                return func(*args, **kwargs)
+                self._search(kwargs.values())
         return func(*args, **kwargs) if kwargs else func(*args)
 
-    def _search(self, func: Any, values: Any) -> None:
+    def _search(self, values: Any) -> None:
         for value in values:
-            if isinstance(value, Tensor):
-                if value.requires_grad and value.is_leaf:
-                    self._tell(func, value)
-            elif isinstance(value, (tuple, list)):
-                self._search(func, value)
-            elif isinstance(value, dict):
-                self._search(func, value.values())
-
-    def _tell(self, func: Any, leaf: Any) -> None:
-        if (
-            self._observer is not None
-            and id(leaf) not in self._known
-            and leaf.requires_grad
-            and torch.is_grad_enabled()
-            and getattr(func, "__name__", "") not in _LOOKS
-            and self._observer(leaf)
-        ):
-            self._known.add(id(leaf))  # the observer keeps alive what it knows, so that the id stays its own
+            kind = type(value)
+            if kind is Parameter or isinstance(value, Tensor):
+                if value.requires_grad and value.is_leaf and self._observer is not None:
+                    self._observer(value)
+            elif kind is tuple or kind is list:
+                self._search(value)
+            elif kind is dict:
+                self._search(value.values())

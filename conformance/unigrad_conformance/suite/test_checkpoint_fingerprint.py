@@ -65,6 +65,27 @@ def test_the_same_bit_flipped_in_two_places_is_noticed(samples, backend, size, f
     assert equal == (values.tobytes() == changed.tobytes())
 
 
+@pytest.mark.dtypes("float32", "float64")
+def test_two_flipped_signs_are_noticed(samples, backend, dtype):
+    """The uppermost bits of two words must not cancel in a sum modulo a power of two."""
+    values = array(12, dtype=dtype)
+    mark = backend.checkpoint.fingerprint
+    plain = mark(samples.tensor(values))
+    for first in range(12):
+        for second in range(first):
+            changed = values.copy()
+            changed[[first, second]] *= -1
+            assert mark(samples.tensor(changed)) != plain, (first, second)
+
+
+@pytest.mark.parametrize("size", [2, 100, 5000, 100_000])
+def test_other_signs_everywhere_are_noticed(samples, backend, size):
+    for dtype in ("float32", "float64"):
+        values = array(size, dtype=dtype)
+        mark = backend.checkpoint.fingerprint
+        assert mark(samples.tensor(values)) != mark(samples.tensor(-values))
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (0, 3), (2, 0, 3), (1, 1)])
 def test_tensors_of_any_shape_have_one(samples, backend, shape):
     tensor = samples.tensor(np.zeros(shape, "float32"))

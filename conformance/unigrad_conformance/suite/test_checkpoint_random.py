@@ -205,3 +205,27 @@ def test_random_recompute_in_a_later_mode_is_that_of_the_forward(samples, backen
     assert gradient.tobytes() == y.tobytes()
     assert not block.training
     assert not backend.block.training(block.native)
+
+
+@pytest.mark.clause("C2", "C5")
+def test_mode_chosen_through_the_block_is_that_of_the_forward(samples):
+    """A function that calls the block: the recompute runs in the mode that the block had, which then stays as chosen."""
+    block = unigrad.wrap(samples.layer("dropout", rate=0.5)).train()
+    run = unigrad.checkpoint(lambda x: block(x) * 1.0, blocks=[block])
+    gradient, y = _gradient_times_input(samples, run, block, between=block.eval)
+    assert gradient.tobytes() == y.tobytes()
+    assert not block.training
+
+
+@pytest.mark.clause("C2")
+@pytest.mark.needs(Capability.OWN_GENERATORS)
+def test_generator_of_a_layer_deep_inside_is_kept(samples):
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        inner = _noisy(samples, "own_normal")
+        outer = samples.layer("sequential", layers=[samples.layer("sequential", layers=[inner.native])])
+        block = unigrad.wrap(outer)
+        gradient, y = _gradient_times_input(samples, checkpoint(block), block)
+        assert gradient.tobytes() == y.tobytes()
+        found.append({"y": y, "next": to_numpy(samples.own_normal(inner.native.own, SHAPE))})
+    same_bits(*found)

@@ -213,3 +213,24 @@ def test_freezing_between_forward_and_backward_is_as_in_the_plain_run(samples):
     for name, value in found[0].items():
         # Two heads, one of them times zero: the sum is exact in either order.
         np.testing.assert_array_equal(found[1][name], value)
+
+
+@pytest.mark.clause("C6", "B3")
+@pytest.mark.parametrize("how", ["freeze", "unfreeze"])
+def test_normalization_frozen_or_not_since_is_recomputed_as_it_was(samples, how):
+    """Whether a normalization uses its running statistics is decided at the forward."""
+    found = []
+    for checkpoint in (lambda block: block, unigrad.checkpoint):
+        norm = samples.layer("batch_norm", channels=4, momentum=0.1, epsilon=1e-5, affine=True)
+        layers = [dense(samples, 3, 4), norm, dense(samples, 4, 2, seed=1)]
+        block = unigrad.wrap(samples.layer("sequential", layers=layers)).train()
+        if how == "unfreeze":
+            block.freeze("1")
+        run = checkpoint(block)
+        with unigrad.GradientCollector(block, on_unused="ignore") as collector:
+            y = run(samples.tensor(array(5, 3)))
+            block.freeze("1") if how == "freeze" else block.unfreeze("1")
+            collector.backward(samples.operations.sum(samples.operations.tanh(y)))
+        gradients = gradients_of(collector)
+        found.append({name: gradients[name] for name in ("0.weight", "2.weight", "2.bias")} | block.state())
+    same_bits(*found)

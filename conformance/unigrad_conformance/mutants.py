@@ -17,7 +17,7 @@ from unigrad.errors import ArgumentError
 from unigrad_conformance import mutation
 from unigrad_conformance.mutation import Mutant
 from unigrad_conformance.results import Session
-from unigrad_conformance.runner import Target, check
+from unigrad_conformance.runner import SUITE, Target, check
 
 __all__ = ["Verdict", "run_mutants", "try_mutant"]
 
@@ -113,19 +113,24 @@ def _table(verdicts: list[Verdict]) -> Table:
 
 
 def try_mutant(mutant: Mutant) -> Verdict:
-    """Put a mutant in and run the test that names it; if it passes, all tests of the clause."""
+    """Put a mutant in and run the test that it names; if that does not kill it, all tests of the clause."""
     began = time.monotonic()
-    verdict = _try(mutant, mutant.test)
-    if verdict.outcome == "survived":
-        verdict = _try(mutant, mutant.clause)
+    # Its own file alone is collected in half the time of the whole suite.
+    verdict = _try(mutant, mutant.test, f"{SUITE}.{mutant.test.partition('.')[0]}")
+    if verdict.outcome != "killed":
+        verdict = _try(mutant, mutant.clause, SUITE)
     return Verdict(mutant, verdict.outcome, verdict.test, verdict.reason, time.monotonic() - began)
 
 
-def _try(mutant: Mutant, select: str) -> Verdict:
+def _try(mutant: Mutant, select: str, suite: str) -> Verdict:
     arguments = ("-p", _PLUGIN, f"--unigrad-mutant={mutant.name}", "-x")
     with tempfile.TemporaryDirectory(prefix="unigrad-mutant-") as folder:
         (session,) = check(
-            [Target(mutation.BACKEND, arguments=arguments)], Path(folder), select=select, timeout_s=_LIMIT_S
+            [Target(mutation.BACKEND, arguments=arguments)],
+            Path(folder),
+            select=select,
+            suite=suite,
+            timeout_s=_LIMIT_S,
         )
     return _judge(mutant, session)
 

@@ -17,7 +17,18 @@ from typing import Any
 from unigrad.errors import UnigradError
 from unigrad_conformance.clauses import CLAUSES
 
-__all__ = ["BACKEND", "FAMILIES", "Edit", "Mutant", "MutationError", "apply", "exempt", "load"]
+__all__ = [
+    "BACKEND",
+    "FAMILIES",
+    "Edit",
+    "Mutant",
+    "MutationError",
+    "apply",
+    "exempt",
+    "function_of",
+    "load",
+    "replaced",
+]
 
 BACKEND = "numpy"
 """Backend whose functions are changed: the reference."""
@@ -136,27 +147,29 @@ def apply(mutant: Mutant, package: str) -> None:
     sources: dict[str, str] = {}
     for edit in mutant.edits:
         if edit.target not in functions:
-            functions[edit.target] = _function(edit.target, package)
+            functions[edit.target] = function_of(edit.target, package)
             sources[edit.target] = textwrap.dedent(inspect.getsource(functions[edit.target]))
         count = sources[edit.target].count(edit.old)
         if not edit.old or count != 1:
             raise MutationError(
                 f"mutant {mutant.name!r}: {edit.target} holds {count} times the text {edit.old!r}, not once"
             )
-        sources[edit.target] = _replaced(sources[edit.target], edit)
+        sources[edit.target] = replaced(sources[edit.target], edit)
     codes = {target: _code(mutant.name, source, functions[target]) for target, source in sources.items()}
     for target, code in codes.items():
         functions[target].__code__ = code
 
 
-def _replaced(source: str, edit: Edit) -> str:
+def replaced(source: str, edit: Edit) -> str:
+    """Return a source with an edit made, further lines of it indented like the first."""
     before, _, after = source.partition(edit.old)
     line = before.rpartition("\n")[2]
     indent = line[: len(line) - len(line.lstrip())]
     return before + edit.new.replace("\n", f"\n{indent}") + after
 
 
-def _function(target: str, package: str) -> FunctionType:
+def function_of(target: str, package: str) -> FunctionType:
+    """Return the function that a target names; ``MutationError`` if there is none."""
     module, _, path = target.partition(":")
     try:
         found: Any = importlib.import_module(module, package)

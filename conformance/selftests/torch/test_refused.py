@@ -1,0 +1,113 @@
+"""What the torch backend refuses by name, beyond the capabilities that it doesn't declare (clauses G13, G18, C12, C13)."""
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.utils import checkpoint as native
+
+import unigrad
+from unigrad.errors import UnsupportedError
+
+X = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+
+
+def enter(model):
+    with unigrad.GradientCollector(model, on_unused="ignore"):
+        pass
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A process group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("inside", [False, True], ids=["itself", "as-a-part"])
+def test_distributed_data_parallel(inside):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    with pytest.raises(UnsupportedError, match="DistributedDataParallel"):
+        enter(nn.Sequential(model) if inside else model)
+
+
+@pytest.mark.usefixtures("group")
+def test_fully_sharded():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Linear(2, 2)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(UnsupportedError, match="fully_shard"):
+        enter(model)
+
+
+def test_a_hook_after_accumulation():
+    model = nn.Linear(2, 1)
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    with pytest.raises(UnsupportedError, match=r"'weight'.*hook that runs after gradients are accumulated"):
+        enter(model)
+
+
+def test_a_reentrant_checkpoint_in_the_graph():
+    model = nn.Linear(2, 1)
+    with unigrad.GradientCollector(model, on_unused="ignore") as collector:
+        x = collector.watch(X, name="x")
+        loss = native.checkpoint(model, x, use_reentrant=True).sum()
+        with pytest.raises(UnsupportedError, match="use_reentrant=False"):
+            collector.backward(loss)
+        collector.backward(native.checkpoint(model, x, use_reentrant=False).sum())
+    assert collector.gradients["weight"].tolist() == [[4, 7]]
+
+
+def test_inference_mode():
+    with torch.inference_mode(), pytest.raises(UnsupportedError, match="inference_mode"):
+        enter(nn.Linear(2, 1))
+
+
+def test_a_checkpoint_inside_a_transform_of_functions():
+    run = unigrad.checkpoint(nn.Linear(2, 1))
+    with pytest.raises(UnsupportedError, match=r"torch\.func"):
+        torch.func.grad(lambda x: run(x).sum())(X)
+
+
+def test_a_checkpointed_function_that_changes_its_argument():
+    model = nn.Linear(2, 1)
+
+    def function(x):
+        x.mul_(2)
+        return model(x)
+
+    with (
+        unigrad.GradientCollector(model, on_unused="ignore"),
+        pytest.raises(UnsupportedError, match=r"argument\[0\]\[0\] in place"),
+    ):
+        unigrad.checkpoint(function, blocks=[model])(X.clone())
+
+
+class Slotted(nn.Module):
+    __slots__ = ("other",)
+
+
+def test_a_module_with_slots_has_no_double():
+    with pytest.raises(UnsupportedError, match="__slots__"):
+        unigrad.checkpoint(Slotted())
+
+
+def test_an_optimizer_that_evaluates_the_loss_by_itself():
+    model = nn.Linear(2, 1)
+    optimizer = unigrad.Optimizer(model, torch.optim.LBFGS)
+    with unigrad.GradientCollector(model) as collector:
+        collector.backward(model(X).sum())
+        with pytest.raises(UnsupportedError, match="LBFGS"):
+            collector.apply(optimizer)
+
+
+def test_control_what_is_like_the_refused_is_served():
+    """Hooks before accumulation and other wrappers are no reason to refuse."""
+    model = nn.Linear(2, 1)
+    model.weight.register_hook(lambda gradient: None)
+    with unigrad.GradientCollector(nn.DataParallel(model)) as collector:
+        collector.backward(model(X).sum())
+    assert collector.gradients["weight"].tolist() == [[4, 7]]

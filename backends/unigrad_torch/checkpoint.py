@@ -25,6 +25,7 @@ from unigrad import tree
 from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleGraphError, UnsupportedError
 from unigrad.protocols import Region
 from unigrad_torch.captures import edges, reached, refuse, registrations, sequence_number
+from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.fingerprint import fingerprint
 from unigrad_torch.precision import Precision
 from unigrad_torch.recompute import in_recompute, recomputing
@@ -245,8 +246,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
 
 def run(region: Region) -> Any:
     """Run the region so that of its inner values nothing is kept until a backward."""
-    if torch.compiler.is_compiling():
-        raise UnsupportedError("unigrad's checkpoint does not work inside torch.compile; torch.utils.checkpoint does")
+    refuse_compiled("a checkpoint")
     if not torch.is_grad_enabled():
         return region.function(*region.args, **region.kwargs)
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from unigrad.errors import UnsupportedError
+from unigrad_torch.compiled import refuse_compiled
 
 
 class _Meter:
@@ -65,8 +66,7 @@ def _storages(tensor: Tensor) -> list[Any]:
 @contextmanager
 def measure(held: Sequence[Any]) -> Iterator[_Meter]:
     """Count the bytes of storages made inside the ``with`` and alive when it ends, ``held`` not counted."""
-    if torch.compiler.is_compiling():
-        raise UnsupportedError("bytes cannot be counted inside torch.compile")
+    refuse_compiled("counting bytes")
     meter = _Meter()
     with _Tracker(held) as tracker:
         yield meter

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
+from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.engine import engine
 from unigrad_torch.recompute import in_recompute
 from unigrad_torch.usage import Region, pause, resume
@@ -69,10 +70,7 @@ class _Graph:
 
 def open_region(observer: Callable[[Any], None]) -> Region:
     """Start recording for this thread; the observer is told of leaves used in recorded operations."""
-    if torch.compiler.is_compiling():
-        raise UnsupportedError(
-            "a collector cannot be opened inside torch.compile; open it around the call of the compiled function"
-        )
+    refuse_compiled("a collector")
     if torch.is_inference_mode_enabled():
         raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
     return Region(observer)

@@ -57,19 +57,23 @@ class Store:
         """Return the sums with ``new`` (times ``weight``) added; half precision is added in float32."""
         block = self.backend.block
         out = dict(self.values)
+        halves = dict(self.halves)
         for name, value in new.items():
             old = out.get(name)
+            halves.pop(name, None)
             if old is None and weight is None:
                 out[name] = value
                 continue
             dtype = block.dtype(value)
             if dtype in HALF:
-                self.halves[name] = dtype
-                value = block.cast(value, "float32")
-                old = block.cast(old, "float32") if old is not None else None
+                halves[name] = dtype
+                dtype = "float32"
+                value = block.cast(value, dtype)
             if weight is not None:
                 value = block.scale(value, weight)
-            out[name] = value if old is None else block.add(old, value)
+            # The model may have been converted since: the sum has the dtype that the parameter has now.
+            out[name] = value if old is None else block.add(block.cast(old, dtype), value)
+        self.halves = halves
         return out
 
     def view(self, divisor: float | None) -> Gradients:

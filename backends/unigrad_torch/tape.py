@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad_torch.compiled import refuse_compiled
@@ -57,11 +58,14 @@ class _Mark:
 
 
 class _Graph:
-    """The recorded graph below some losses."""
+    """The recorded graph below some losses; ``custom`` says whether operations of the user's own are in it."""
 
-    __slots__ = ("leaves", "losses", "nodes", "released")
+    __slots__ = ("custom", "leaves", "losses", "nodes", "released")
 
-    def __init__(self, losses: Sequence[Tensor], leaves: list[Tensor], nodes: list[Any], released: str | None) -> None:
+    def __init__(
+        self, losses: Sequence[Tensor], leaves: list[Tensor], nodes: list[Any], released: str | None, custom: bool
+    ) -> None:
+        self.custom = custom
         self.losses = losses
         self.leaves = leaves
         self.nodes = nodes
@@ -128,11 +132,13 @@ def trace(losses: Sequence[Any]) -> _Graph:
                 nodes.append(node)
             elif all(variable is not leaf for leaf in loss_leaves):
                 leaves.append(variable)
-    _refuse_reentrant(nodes)
-    return _Graph(losses, leaves, nodes, _released(nodes) if _living_marks else None)
+    custom = _refuse_reentrant(nodes)
+    return _Graph(losses, leaves, nodes, _released(nodes) if _living_marks else None, custom)
 
 
-def _refuse_reentrant(nodes: list[Any]) -> None:
+def _refuse_reentrant(nodes: list[Any]) -> bool:
+    """Raise for reentrant checkpoints; return whether operations of the user's own are in the graph."""
+    custom = False
     kinds = set(map(type, nodes)) - _harmless
     for kind in kinds:
         if kind.__name__ == _REENTRANT:
@@ -142,6 +148,9 @@ def _refuse_reentrant(nodes: list[Any]) -> None:
             )
         if kind.__module__ == "builtins":  # the types of torch's own nodes are static; a user's may be made per call
             _harmless.add(kind)
+        else:
+            custom = True
+    return custom
 
 
 def _released(nodes: list[Any]) -> str | None:
@@ -159,8 +168,11 @@ def vjp(
         asked = [target for target in targets if target.requires_grad]
         if not asked:
             return [None] * len(targets)
+        dense = [
+            vector if vector is None or vector.layout is torch.strided else vector.to_dense() for vector in cotangents
+        ]
         found = torch.autograd.grad(
-            graph.losses, asked, cotangents, retain_graph=retain, create_graph=create, allow_unused=True
+            graph.losses, asked, dense, retain_graph=retain, create_graph=create, allow_unused=True
         )
     except RuntimeError as error:
         text = str(error)
@@ -175,19 +187,41 @@ def vjp(
         raise
     finally:
         resume(mode)
-    given = {cotangent.untyped_storage()._cdata for cotangent in cotangents if cotangent is not None}
-    results = [_apart(gradient, given) for gradient in found] if given else list(found)
+    _refuse_converted(graph, asked, found)
+    given = {cotangent.untyped_storage()._cdata for cotangent in dense if cotangent is not None}
+    foreign = graph.custom or any(target._backward_hooks for target in asked)
+    if given or foreign or any(gradient is not None and gradient.layout is not torch.strided for gradient in found):
+        results = [_apart(gradient, given, foreign) for gradient in found]
+    else:
+        results = list(found)
     if len(asked) == len(targets):
         return results
     supply = iter(results)
     return [next(supply) if target.requires_grad else None for target in targets]
 
 
-def _apart(gradient: Any | None, given: set[int]) -> Any | None:
-    """Return the gradient, copied if it is the user's cotangent or a view of it."""
-    if gradient is None or gradient.layout is not torch.strided or gradient.untyped_storage()._cdata not in given:
-        return gradient
-    return gradient.clone()
+def _refuse_converted(graph: _Graph, asked: Sequence[Tensor], found: Sequence[Tensor | None]) -> None:
+    """Raise ``StaleGraphError`` for a leaf whose dtype or place was changed since: torch then finds nothing, in silence."""
+    missing = [target for target, gradient in zip(asked, found, strict=True) if gradient is None and target.is_leaf]
+    missing = [target for target in missing if any(target is leaf for leaf in graph.leaves)]
+    if not missing:
+        return
+    recorded = {below for node in graph.nodes for below, _ in node.next_functions if below is not None}
+    for target in missing:
+        if get_gradient_edge(target).node not in recorded:
+            raise StaleGraphError(
+                f"a parameter of shape {tuple(target.shape)}, now {str(target.dtype)[6:]} on {target.device}, was converted to "
+                "another dtype or device after the forward; run the forward again after the conversion"
+            )
+
+
+def _apart(gradient: Any | None, given: set[int], foreign: bool) -> Any | None:
+    """Return the gradient dense, and copied if its memory may be the user's: a cotangent, or what own operations or hooks return."""
+    if gradient is None:
+        return None
+    if gradient.layout is not torch.strided:
+        return gradient.to_dense()  # its indices are the user's
+    return gradient.clone() if foreign or gradient.untyped_storage()._cdata in given else gradient
 
 
 def release(graph: _Graph) -> None:
@@ -201,6 +235,8 @@ def watch(tensor: Any) -> Any:
     """Return a new tensor of the same values that needs a gradient, still connected to the tensor's own graph."""
     if not tensor.is_floating_point() and not tensor.is_complex():
         raise TypeError(f"only floating-point tensors have gradients, not {tensor.dtype}")
+    if tensor.is_inference():
+        tensor = tensor.clone()  # torch lets no inference tensor take a gradient
     if not tensor.requires_grad:
         return tensor.detach().requires_grad_()
     with torch.enable_grad():  # a view made without recording would silently never get a gradient

@@ -12,8 +12,10 @@ from torch.optim import Optimizer
 
 from unigrad.errors import ArgumentTypeError, UnsupportedError
 from unigrad_torch.arrays import from_numpy
+from unigrad_torch.tape import set_native_gradient
 
-_factories: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[Any, tuple[Callable[..., Any], dict[int, dict[str, Any]]]] = WeakKeyDictionary()
+"""Optimizer -> its factory, and by their number the groups of the factory's making, with the settings that it gave them."""
 
 
 def is_optimizer(obj: object) -> bool:
@@ -31,54 +33,64 @@ def create(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
         )
     if isinstance(made, torch.optim.LBFGS):
         raise UnsupportedError("LBFGS evaluates the loss several times in a step, which no collector can give it")
-    _factories[made] = factory
+    _made[made] = (factory, dict(enumerate(map(_settings, made.param_groups))))
     return made
 
 
 def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
-    """Make the optimizer serve more parameters, in the groups it has, so that schedules reach them too.
+    """Make the optimizer serve more parameters.
 
-    The factory makes another optimizer for the new ones, whose state (Adagrad has one before its first step) is taken
-    over. Settings are the present ones of the groups.
+    The factory makes another optimizer for the new ones. Each of its groups joins the group that the factory had made with the
+    same settings, whatever a schedule has made of these since, or becomes a new one. State is taken over (Adagrad has
+    one before its first step).
     """
-    if not parameters:
-        return
     known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     new = [parameter for parameter in parameters.values() if id(parameter) not in known]
     if not new:
         return
-    factory = _factories.get(optimizer)
-    if factory is None:
-        optimizer.add_param_group({**_settings(optimizer.param_groups[0]), "params": new})
-        return
+    factory, groups = _made[optimizer]
     fresh = factory(new)
-    fits = len(fresh.param_groups) == len(optimizer.param_groups)
-    for index, group in enumerate(fresh.param_groups):
-        if fits:
+    for group in fresh.param_groups:
+        settings = _settings(group)
+        index = next((index for index, other in groups.items() if _same(settings, other)), None)
+        if index is not None:
             optimizer.param_groups[index]["params"].extend(group["params"])
-        else:
-            optimizer.add_param_group({**_settings(optimizer.param_groups[0]), "params": group["params"]})
+        elif group["params"]:
+            groups[len(optimizer.param_groups)] = _settings(group)
+            optimizer.add_param_group({**settings, "params": group["params"]})
     for parameter, state in fresh.state.items():
         optimizer.state[parameter] = state
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name not in ("params", "param_names")}
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name not in ("params", "param_names")
+    }
+
+
+def _same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(
+        torch.equal(value, right[name])
+        if isinstance(value, torch.Tensor) and isinstance(right[name], torch.Tensor)
+        else type(value) is type(right[name]) and value == right[name]
+        for name, value in left.items()
+    )
 
 
 def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
     """Do one step with the given gradients; parameters without one do not move; every ``.grad`` is as it was."""
-    served = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    before = [(parameter, parameter.grad) for parameter in served]
+    places = {id(parameter): parameter for parameter, _ in gradients}
+    places |= {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
+    before = [(parameter, parameter.grad) for parameter in places.values()]
     try:
-        for parameter in served:
+        for parameter, _ in before:
             parameter.grad = None
         for parameter, gradient in gradients:
-            parameter.grad = gradient
+            set_native_gradient(parameter, gradient)
         optimizer.step()
     finally:
-        for parameter, _ in gradients:
-            parameter.grad = None
         for parameter, gradient in before:
             parameter.grad = gradient
 

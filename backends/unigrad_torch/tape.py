@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
+from unigrad.errors import ArgumentError, GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.engine import engine
 from unigrad_torch.recompute import in_recompute
@@ -250,4 +250,10 @@ def native_gradient(parameter: Any) -> Any | None:
 
 def set_native_gradient(parameter: Any, gradient: Any | None) -> None:
     """Put the gradient into ``.grad``."""
-    parameter.grad = gradient
+    try:
+        parameter.grad = gradient
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"a gradient of {str(gradient.dtype)[6:]} on {gradient.device} does not fit its parameter of shape {tuple(parameter.shape)}, "
+            f"{str(parameter.dtype)[6:]} on {parameter.device}; was the model converted since the backward?"
+        ) from error

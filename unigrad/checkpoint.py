@@ -11,6 +11,7 @@ from typing import Any
 
 from unigrad import random, tree
 from unigrad.block import Block
+from unigrad.buffers import copies
 from unigrad.captures import reachable
 from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError
 from unigrad.frozen import Frozen
@@ -295,7 +296,7 @@ def _build(
                     fresh.append((entry, primitive.clone(entry.tensor)))
 
     undo = [primitive.on_built(block._inner, built) for block in blocks if block._inner is not None]
-    live = primitive.swap(entries, [primitive.clone(entry.tensor) for entry in entries])
+    live = primitive.swap(entries, copies(backend, [entry.tensor for entry in entries]))
     try:
         with backend.tape.no_record():
             function(*args, **kwargs)

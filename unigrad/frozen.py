@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from unigrad.buffers import copies
 from unigrad.protocols import Backend, Entry
 
 __all__ = ["Frozen"]
@@ -40,7 +41,7 @@ class Frozen:
         primitive = self.backend.block
         # What stands there now may not be what stood there when this was made: a recompute exchanges buffers too.
         live = primitive.swap(self.buffers, [entry.tensor for entry in self.buffers])
-        primitive.swap(self.buffers, [primitive.clone(tensor) for tensor in live])
+        primitive.swap(self.buffers, copies(self.backend, live))
         try:
             yield
         finally:

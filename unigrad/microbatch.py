@@ -8,6 +8,7 @@ from typing import Any
 
 from unigrad import random, tree
 from unigrad.block import Block
+from unigrad.buffers import copies
 from unigrad.checkpoint import Rerun, _common_backend, _held, adapt, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
 from unigrad.names import patterns_of
@@ -333,7 +334,7 @@ class _Untouched:
     def __enter__(self) -> None:
         block = self.backend.block
         self.random = random.snapshot(self.backend, self.generators)
-        self.live = block.swap(self.entries, [block.clone(entry.tensor) for entry in self.entries])
+        self.live = block.swap(self.entries, copies(self.backend, [entry.tensor for entry in self.entries]))
 
     def __exit__(self, *details: object) -> None:
         self.backend.block.swap(self.entries, self.live)

@@ -9,6 +9,7 @@ from typing import Any
 
 from unigrad import random, tree
 from unigrad.block import Block
+from unigrad.buffers import copies
 from unigrad.errors import RecomputeMismatchError, StaleGraphError
 from unigrad.protocols import Backend, Entry
 
@@ -68,7 +69,7 @@ class CheckpointRegion:
         self._entries: list[Entry] = [
             entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None
         ]
-        self._buffers = [primitive.clone(entry.tensor) for entry in self._entries]
+        self._buffers = copies(backend, [entry.tensor for entry in self._entries])
         parts = [part for block in blocks for _, part in block.parts()]
         self._chosen = [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]
         self._models = [part._inner for part in parts if part._inner is not None]
@@ -77,13 +78,19 @@ class CheckpointRegion:
         self._random = random.snapshot(backend, self._generators)
         self._layout: tree.Layout | None = None
         self._values: list[_Value] = []
+        self._own_changes: frozenset[str] = frozenset()
 
     @contextmanager
     def replay(self) -> Iterator[None]:
         """Surround a recompute with the random state, buffers and modes of the forward; see ``Region.replay``."""
         primitive = self._backend.block
-        changed = [name for name, tensor, version in self._versions if primitive.version(tensor) != version]
+        changed = self._changed()
         if changed:
+            if self._own_changes.issuperset(changed):
+                raise StaleGraphError(
+                    f"a checkpointed region changes its own parameters in its forward ({', '.join(changed)}), so that it cannot be run "
+                    "again; leave the layer that does so (e.g. an embedding with max_norm) outside of it"
+                )
             raise StaleGraphError(
                 f"parameters of a checkpointed region were changed between forward and backward: {', '.join(changed)}; "
                 "run the forward again after a step"
@@ -92,7 +99,7 @@ class CheckpointRegion:
         live_marks = [(tensor, not mark) for tensor, mark in self._marks if primitive.trainable(tensor) != mark]
         live_chosen = [(memory, memory.training, memory.frozen_buffers) for memory, _, _ in self._chosen]
         live_modes = [primitive.modes(model) for model in self._models]
-        live_buffers = primitive.swap(self._entries, [primitive.clone(tensor) for tensor in self._buffers])
+        live_buffers = primitive.swap(self._entries, copies(self._backend, self._buffers))
         try:
             # What was frozen or unfrozen since would save other values.
             for tensor, mark in live_marks:
@@ -113,8 +120,13 @@ class CheckpointRegion:
                 primitive.set_modes(model, modes)
             live_random.restore()
 
+    def _changed(self) -> list[str]:
+        version_of = self._backend.block.version
+        return [name for name, tensor, version in self._versions if version_of(tensor) != version]
+
     def finish(self, outputs: Any) -> None:
         """Take note of the forward's outputs."""
+        self._own_changes = frozenset(self._changed())
         with self._backend.tape.no_record():
             leaves, self._layout = tree.flatten(outputs)
             self._values = [self._describe(leaf, keep=self._verify == "full") for leaf in leaves]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from unigrad.protocols import Entry, Structure
 from unigrad_torch.arrays import (
@@ -141,7 +141,15 @@ def couples_samples(model: Any) -> str | None:
 
 def copy(model: Any) -> Any:
     """Deep copy of the module, lazy layers included."""
-    return _copy.deepcopy(model)
+    # torch copies a parameter without a shape since https://github.com/pytorch/pytorch/pull/83809, a buffer not yet
+    lazy = [tensor for module in model.modules() for tensor in module._buffers.values() if is_lazy(tensor)]
+    return _copy.deepcopy(model, {id(tensor): _lazy_buffer(tensor) for tensor in lazy})
+
+
+def _lazy_buffer(tensor: Any) -> UninitializedBuffer:
+    made = UninitializedBuffer(tensor.requires_grad, tensor.device, tensor.dtype)
+    vars(made).update(vars(tensor))
+    return made
 
 
 class _Built:

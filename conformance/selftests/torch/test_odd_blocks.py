@@ -1,0 +1,69 @@
+"""Blocks of unusual modules: lazy buffers, tied buffers, parameters that a forward changes (clauses B3, C3, C8, G14)."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import unigrad
+from unigrad.errors import StaleGraphError
+
+
+def test_a_block_with_lazy_buffers_can_be_copied():
+    """B3: torch itself copies no buffer that has no shape yet."""
+    block = unigrad.wrap(nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()))
+    twin = copy.deepcopy(block)
+    twin(torch.randn(4, 2))
+    assert twin.pending == ()
+    assert block.pending == ("0", "1")
+    assert twin.buffers["1.running_mean"].shape == (3,)
+    assert twin.buffers["1.num_batches_tracked"].item() == 1
+    block(torch.randn(4, 5))
+    assert block.parameters["0.weight"].shape == (3, 5)
+
+
+def test_a_parameter_that_the_region_changes_itself_is_named():
+    """C8: an embedding with a largest norm scales its rows in each forward."""
+    table = nn.Embedding(4, 2, max_norm=0.1)
+    run = unigrad.checkpoint(table)
+    with unigrad.GradientCollector(table, on_unused="ignore") as collector:
+        loss = (run(torch.tensor([1, 2])) ** 2).sum()
+        with pytest.raises(StaleGraphError, match=r"changes its own parameters in its forward \(weight\)"):
+            collector.backward(loss)
+
+
+class TiedBuffers(nn.Module):
+    """Doubles a buffer in one layer and reads it in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.writer, self.reader = nn.Module(), nn.Module()
+        self.writer.register_buffer("scale", torch.tensor(1.0))
+        self.reader.register_buffer("scale", self.writer.scale)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.writer.scale.mul_(2)
+        return x * self.weight * self.reader.scale.clone()
+
+
+def test_a_recompute_sees_a_tied_buffer_as_the_forward_did():
+    """C3."""
+    model = TiedBuffers()
+    with unigrad.GradientCollector(model) as collector:
+        loss = unigrad.checkpoint(model)(torch.tensor([1.0, 3.0])).sum()
+        collector.backward(loss, retain_graph=True)
+        collector.backward(loss)
+    assert collector.gradients["weight"].tolist() == [2, 6]
+    assert model.reader.scale.item() == 2
+    assert model.reader.scale is model.writer.scale
+
+
+def test_a_frozen_tied_buffer_is_one_buffer_during_the_call():
+    """B3: the call sees what it writes, and nothing of it lasts."""
+    model = TiedBuffers()
+    block = unigrad.wrap(model).freeze("*.scale")
+    assert block(torch.tensor([1.0, 3.0])).tolist() == [2, 6]
+    assert model.reader.scale.item() == 1

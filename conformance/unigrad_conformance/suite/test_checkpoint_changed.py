@@ -148,6 +148,21 @@ def test_input_overwritten_by_an_operation_after_the_forward_is_noticed(samples)
     _right(gradients_of(collector))
 
 
+@pytest.mark.clause("C8", "B6")
+def test_input_overwritten_by_an_operation_that_moves_no_output_is_noticed(samples):
+    """The weight is zero, so no value check can see it; the gradient of the weight would be the new input."""
+    block = unigrad.wrap(samples.model(lambda self, x: x * self.w, parameters={"w": np.zeros(3, "float32")}))
+    x = samples.tensor(array(3))
+    with unigrad.GradientCollector(block) as collector:
+        loss = samples.operations.sum(unigrad.checkpoint(block)(x))
+        samples.operations.set_item(x, 0, 5.0)
+        try:
+            collector.backward(loss)
+        except unigrad.StaleGraphError:
+            return
+    same_bits(gradients_of(collector), {"w": array(3)})
+
+
 @pytest.mark.clause("C12", "C5")
 def test_region_that_overwrites_its_own_input_is_refused_or_right(samples):
     def forward(self, x):

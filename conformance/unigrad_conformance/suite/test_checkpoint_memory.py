@@ -68,6 +68,20 @@ def test_inner_activations_are_dead_after_forward(samples):
 
 
 @pytest.mark.clause("C4", "G15")
+def test_backward_that_asks_for_a_part_leaves_nothing(samples):
+    """Only the last layer is collected, so that most of what the recompute made is never asked for."""
+    probes: list[Any] = []
+    block = unigrad.wrap(_probing(samples, probes))
+    last = {"weight": block.parameters["last.weight"]}
+    with unigrad.GradientCollector(last) as collector:
+        loss = total(samples, unigrad.checkpoint(block)(samples.tensor(array(4, 64))))
+        collector.backward(loss, retain_graph=True)
+        assert list(collector.gradients) == ["weight"]
+        assert _alive(probes) == [False] * 8
+        collector.backward(loss)
+
+
+@pytest.mark.clause("C4", "G15")
 def test_backward_that_never_runs_leaves_nothing(samples):
     probes: list[Any] = []
     block = unigrad.wrap(_probing(samples, probes))

@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.rnn import RNNBase, RNNCellBase
 from torch.nn.parameter import is_lazy
 
+from unigrad.errors import UnsupportedError
 from unigrad.protocols import Entry, Structure
 
 _ROLES: tuple[tuple[type | tuple[type, ...], str], ...] = (
@@ -161,6 +162,11 @@ def describe(model: Any) -> Structure:
     generators: dict[str, Any] = {}
     modules: dict[int, Any] = {}
     for path, native, module in layers(model):
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                f"{repr(path) if path else 'the model'} is a TorchScript module, in which no use of a parameter can be seen and no "
+                "buffer exchanged; wrap the module that was scripted"
+            )
         modules[id(module)] = module
         role = _role(module)
         lazy = False

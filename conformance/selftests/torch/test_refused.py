@@ -66,6 +66,42 @@ def test_inference_mode():
         enter(nn.Linear(2, 1))
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, about what it cannot compile
+@pytest.mark.parametrize(
+    "what", ["collector", "collector-later", "checkpoint", "microbatch", "model-with-a-checkpoint"]
+)
+def test_inside_the_compiler(what):
+    """The compiler leaves to Python what it cannot compile; there it must be refused too."""
+    model = nn.Linear(2, 1)
+    rerun, parts = unigrad.checkpoint(model), unigrad.microbatch(model, 1)
+
+    def later(x):
+        y = torch.sin(x)
+        enter(model)
+        return model(y)
+
+    inside = {
+        "collector": lambda x: [enter(model), model(x)][1],
+        "collector-later": later,
+        "checkpoint": lambda x: rerun(x) + 1,
+        "microbatch": lambda x: parts(x) + 1,
+        "model-with-a-checkpoint": nn.Sequential(rerun, nn.Linear(1, 1)),
+    }[what]
+    torch._dynamo.reset()
+    with pytest.raises(UnsupportedError, match=r"inside torch\.compile"):
+        torch.compile(inside, backend="eager")(X)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_control_around_the_compiled_call_is_served():
+    torch._dynamo.reset()
+    model = nn.Linear(2, 1)
+    compiled = torch.compile(model, backend="eager")
+    with unigrad.GradientCollector(compiled) as collector:
+        collector.backward(compiled(X).sum())
+    assert collector.gradients["weight"].tolist() == [[4, 7]]
+
+
 def test_a_checkpoint_inside_a_transform_of_functions():
     run = unigrad.checkpoint(nn.Linear(2, 1))
     with pytest.raises(UnsupportedError, match=r"torch\.func"):

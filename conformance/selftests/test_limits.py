@@ -1,0 +1,124 @@
+"""The known limits of docs/design.md, shown: a test here fails once its limit is gone, and the document is then to be changed."""
+
+import re
+import warnings
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import unigrad_numpy
+import unigrad_torch
+from torch import nn
+from unigrad_numpy import Tensor
+from unigrad_numpy import nn as numpy_nn
+
+import unigrad
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCH = np.array([[1, 2], [3, 5]], "float32")
+
+
+def test_every_test_that_the_document_names_is_there():
+    text = (ROOT / "docs" / "design.md").read_text()
+    _, _, table = text.partition("## Known limits")
+    named = re.findall(r"`((?:selftests/)?[\w/]*test_\w+\.py)`", table)
+    assert len(named) >= 5
+    conformance = ROOT / "conformance"
+    for name in named:
+        assert (conformance / name).exists() or (conformance / "unigrad_conformance" / "suite" / name).exists(), name
+
+
+def test_a_hidden_change_that_no_output_shows_is_not_noticed():
+    """The gradient at the forward's weight is 3; the input is 0, so the output is the same for any weight."""
+    block = unigrad.wrap({"w": nn.Parameter(torch.tensor([3.0]))})
+    run = unigrad.checkpoint(lambda x: block.parameters["w"] * x, blocks=[block])
+    with unigrad.GradientCollector(block, on_unused="ignore") as collector:
+        loss = run(collector.watch(torch.zeros(1), name="x")).sum()
+        block.parameters["w"].data.mul_(2)
+        collector.backward(loss)
+    assert collector.input_gradients["x"].tolist() == [6]
+
+
+class Inner(torch.autograd.Function):
+    """Runs a layer unrecorded, and differentiates a graph of its own in the backward."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer, ctx.x = layer, x.detach()
+        return layer(ctx.x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        with torch.enable_grad():
+            x = ctx.x.requires_grad_()
+            torch.autograd.backward(ctx.layer(x), cotangent)
+        return x.grad, None
+
+
+def test_parameters_inside_the_backward_of_an_operation_are_absent_and_told():
+    layer = nn.Linear(2, 1)
+    collector = unigrad.GradientCollector(layer)
+    collector.__enter__()
+    x = collector.watch(torch.tensor(BATCH), name="x")
+    collector.backward(Inner.apply(x, layer).sum())
+    with pytest.warns(unigrad.UnusedParameterWarning, match="weight, bias"):
+        collector.__exit__(None, None, None)
+    assert dict(collector.gradients) == {}
+    assert collector.input_gradients["x"].shape == (2, 2)
+    assert layer.weight.grad.tolist() == [[4, 7]]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["itself", "as-a-part"])
+def test_a_script_module_is_refused(inside):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Linear(2, 1))
+    block = unigrad.wrap(nn.Sequential(scripted) if inside else scripted)
+    with pytest.raises(unigrad.UnsupportedError, match=("'0'" if inside else "the model") + " is a TorchScript module"):
+        _ = block.parameters
+
+
+MODELS = [
+    pytest.param(lambda: numpy_nn.BatchNorm(2), Tensor, id=unigrad_numpy.unigrad_backend().name),
+    pytest.param(lambda: nn.BatchNorm1d(2), torch.tensor, id=unigrad_torch.unigrad_backend().name),
+]
+
+
+@pytest.mark.parametrize(("make", "tensor"), MODELS)
+@pytest.mark.parametrize("given", [False, True])
+def test_a_model_that_cannot_be_seen_has_its_buffers_moved_twice_unless_it_is_given(make, tensor, given):
+    model = make()
+    hidden = [[[[[[[[model]]]]]]]]
+    blocks = [model] if given else None
+    run = unigrad.checkpoint(lambda x: hidden[0][0][0][0][0][0][0][0](x), blocks=blocks)
+    with unigrad.GradientCollector(model) as collector:
+        collector.backward(run(tensor(BATCH)).sum())
+    gradient = collector.gradients["bias"]
+    assert unigrad.backend_of(gradient).block.to_numpy(gradient).tolist() == [2, 2]
+    assert unigrad.wrap(model).state()["num_batches_tracked"] == (1 if given else 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "noticed"),
+    [
+        pytest.param(lambda x: x - x.mean(0), True, id="the-mean"),
+        pytest.param(lambda x: x * x.shape[0], False, id="the-size"),
+        pytest.param(lambda x: x + torch.arange(x.shape[0])[:, None], False, id="the-position"),
+        pytest.param(lambda x: torch.cumsum(x, 0), False, id="later-on-earlier"),
+    ],
+)
+def test_what_the_probe_of_microbatch_notices(function, noticed):
+    x = torch.tensor(np.random.default_rng(0).standard_normal((4, 2)).astype("float32"))
+    parts = unigrad.microbatch(function, 2, blocks=[], verify=True)
+    if noticed:
+        with pytest.raises(unigrad.BatchCoupledError):
+            parts(x)
+    else:
+        assert not torch.allclose(parts(x), function(x))
+
+
+def test_a_generator_of_numpy_allows_no_weak_reference():
+    with pytest.raises(TypeError):
+        weakref.ref(np.random.default_rng())

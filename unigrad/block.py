@@ -10,8 +10,9 @@ from typing import Any
 from unigrad import names
 from unigrad import state as portable
 from unigrad.errors import ArgumentTypeError, NotBuiltError, UnsupportedError
+from unigrad.freezing import Rules
 from unigrad.frozen import Frozen
-from unigrad.protocols import Backend, Structure
+from unigrad.protocols import Backend, BlockModule, Structure
 from unigrad.table import Table, table_of
 
 __all__ = ["Block", "Memory"]
@@ -27,7 +28,7 @@ class Memory:
     registered: set[str] = field(default_factory=set)
     told: set[Hashable] = field(default_factory=set)
     training: bool | None = None
-    frozen: list[str] = field(default_factory=list)
+    rules: Rules = field(default_factory=Rules)
     frozen_buffers: set[str] = field(default_factory=set)
     expected: set[str] = field(default_factory=set)
 
@@ -61,8 +62,8 @@ class Block:
         if fresh is not self._structure:
             self._structure = fresh
             self._names = table_of(fresh)
-            for pattern in self.memory.frozen:
-                self._freeze_matching(pattern, self._names)
+            if self.memory.rules:
+                self._follow_rules(self._names)
         return fresh
 
     def table(self) -> Table:
@@ -169,48 +170,47 @@ class Block:
         if not isinstance(pattern, str):
             raise ArgumentTypeError(f"freeze takes a pattern of names, not {pattern!r}")
         table = self.table()
-        pending = [layer for layer in self.pending if names.matches(layer, pattern)]
-        if not self._freeze_matching(pattern, table) and not pending:
-            raise names.explain_no_match(pattern, [*table.entries, *self.pending], "freezes")
-        self.memory.frozen.append(pattern)
+        self._ask(pattern, True, "freezes", table)
         return self
 
-    def _freeze_matching(self, pattern: str, table: Table) -> bool:
-        primitive = self.backend.block
-        hit = False
-        for name, entry in table.entries.items():
-            if not names.matches(name, pattern):
-                continue
-            hit = True
-            if name in table.buffers:
-                self.memory.frozen_buffers.add(name)
-            elif primitive.is_floating(entry.tensor):
-                primitive.set_trainable(entry.tensor, False)
+    def _ask(self, pattern: str, frozen: bool, action: str, table: Table) -> None:
+        found = {
+            table.aliases.get(name, name) for name in (*table.entries, *table.aliases) if names.matches(name, pattern)
+        }
+        if not found and not any(names.matches(layer, pattern) for layer in self.pending):
+            raise names.explain_no_match(pattern, [*table.entries, *self.pending], action)
+        self.memory.rules.ask(pattern, frozen)
+        for name in found:
+            self._follow(name, table)
+            self._set_frozen(name, frozen, table)
+
+    def _follow_rules(self, table: Table) -> None:
+        """Freeze what has come since it was asked for."""
+        further: dict[str, list[str]] = {}
         for alias, name in table.aliases.items():
-            if names.matches(alias, pattern):
-                hit = True
-                primitive.set_trainable(table.parameters[name], False)
-        return hit
+            further.setdefault(name, []).append(alias)
+        for name in table.entries:
+            if self._follow(name, table) and self.memory.rules.frozen([name, *further.get(name, ())]):
+                self._set_frozen(name, True, table)
+
+    def _follow(self, name: str, table: Table) -> bool:
+        # A forward may replace a buffer, which is the same one by its name.
+        return self.memory.rules.follow(name, table.parameters.get(name))
+
+    def _set_frozen(self, name: str, frozen: bool, table: Table) -> None:
+        primitive = self.backend.block
+        if name in table.buffers:
+            (self.memory.frozen_buffers.add if frozen else self.memory.frozen_buffers.discard)(name)
+            return
+        tensor = table.parameters[name]
+        if primitive.trainable(tensor) if frozen else _can_train(primitive, tensor):
+            primitive.set_trainable(tensor, not frozen)
 
     def unfreeze(self, pattern: str = "*") -> Block:
         """Undo :meth:`freeze` for what fits the pattern, and return the block; ``ArgumentError`` if nothing fits."""
         if not isinstance(pattern, str):
             raise ArgumentTypeError(f"unfreeze takes a pattern of names, not {pattern!r}")
-        table = self.table()
-        primitive = self.backend.block
-        hit = False
-        for name in [*table.entries, *table.aliases]:
-            if not names.matches(name, pattern):
-                continue
-            hit = True
-            self.memory.frozen_buffers.discard(name)
-            tensor = table.parameters.get(table.aliases.get(name, name))
-            if tensor is not None and primitive.is_floating(tensor):
-                primitive.set_trainable(tensor, True)
-        if not hit and not any(names.matches(layer, pattern) for layer in self.pending):
-            raise names.explain_no_match(pattern, [*table.entries, *self.pending], "unfreezes")
-        # A pattern frozen earlier must not freeze again what is created later under the pattern that was undone.
-        self.memory.frozen = [old for old in self.memory.frozen if not names.matches(old, pattern)]
+        self._ask(pattern, False, "unfreezes", self.table())
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -305,7 +305,9 @@ class Block:
         twin = wrap(self.backend.block.copy(self.native))
         twin.memory.registered |= self.memory.registered
         twin.memory.training = self.memory.training
-        twin.memory.frozen += self.memory.frozen
+        for name in twin.table().entries:  # the copied tensors are frozen as they were
+            twin._follow(name, twin.table())
+        twin.memory.rules.adopt(self.memory.rules)
         twin.memory.frozen_buffers |= self.memory.frozen_buffers
         memo[id(self)] = twin
         return twin
@@ -318,3 +320,7 @@ class Block:
             f"<Block of {self.backend.spec.name} {what}: "
             f"{len(table.parameters)} parameters, {len(table.buffers)} buffers{waiting}>"
         )
+
+
+def _can_train(primitive: BlockModule, tensor: Any) -> bool:
+    return primitive.is_floating(tensor) or primitive.dtype(tensor).startswith("complex")

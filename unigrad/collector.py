@@ -102,6 +102,8 @@ class GradientCollector:
         self._watched: dict[str, Any] = {}
         self._origins: set[int] = set()
         self._name_of: Mapping[int, str] = {}
+        self._leaves: Sequence[Any] = ()
+        self._region: Any = None
         self._used: set[str] = set()
         self._reached: set[str] = set()
         self._outside: set[int] = set()
@@ -118,8 +120,8 @@ class GradientCollector:
             raise ArgumentError(
                 f"the joined blocks need different engines ({', '.join(sorted(engines))}); use one collector each"
             )
-        self._name_of = self.block.table().name_of
-        recording.open_for(self.backend, self)
+        self._look_up()
+        self._region = recording.join(self.backend, self, self._leaves, self.block.waits)
         self._thread = threading.get_ident()
         self._engine = engines.pop()
         self._open = self._entered = True
@@ -129,8 +131,9 @@ class GradientCollector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._check_thread()
-        recording.close(self.backend, self)
+        region, self._region = self._region, None
         self._open = False
+        region.leave(self, deliver=not self._complete())
         if self._strangers:
             self._resolve()
         else:
@@ -142,20 +145,24 @@ class GradientCollector:
             self._watched = {}
             self._origins = set()
 
-    def used(self, leaf: Any) -> bool:
-        """Take note of a leaf used in a recorded forward; called by the recording region."""
-        name = self._name_of.get(id(leaf))
-        if name is not None:
-            self._used.add(name)
-            return True
-        if self.block.waits:
-            self._strangers.append(leaf)
-        return False
+    def take(self, leaves: Sequence[Any]) -> None:
+        """Take note of leaves used in recorded forwards; called by the recording region."""
+        for leaf in leaves:
+            name = self._name_of.get(id(leaf))
+            if name is not None:
+                self._used.add(name)
+            elif self.block.waits:
+                self._strangers.append(leaf)
 
     def _resolve(self) -> None:
         """Refresh the names, find those of leaves used before they had one, and register what was used."""
-        self._name_of = self.block.table().name_of
+        self._look_up()
         self._register()
+
+    def _look_up(self) -> None:
+        table = self.block.table()
+        self._name_of = table.name_of
+        self._leaves = table.leaves
 
     def _register(self) -> None:
         for leaf in self._strangers:
@@ -220,6 +227,8 @@ class GradientCollector:
     @property
     def usage(self) -> Usage:
         """What happened to each parameter since entering, or since ``zero()``."""
+        if self._region is not None and threading.get_ident() == self._thread:
+            self._region.deliver()
         self._resolve()
         return usage.sort(self.block, self._used, self._reached, len(self._outside))
 
@@ -387,6 +396,7 @@ class GradientCollector:
     def zero(self) -> None:
         """Clear the own gradients to none, and begin a new period of ``usage``."""
         self._check_open("zero")
+        self._region.deliver()
         self._judge(stacklevel=2)
         self._store = Store(self.backend)
         self._inputs = Store(self.backend)
@@ -395,7 +405,7 @@ class GradientCollector:
         self._outside = set()
         self._weighted = None
         self._total = 0.0
-        recording.forget(self.backend)
+        self._region.expect(self._leaves, self.block.waits)
 
     def scale(self, factor: float) -> None:
         """Multiply what is collected, and so what is applied, by a factor."""
@@ -460,12 +470,16 @@ class GradientCollector:
         self._judge(stacklevel=2)
         optimizer.step_by_id(by_id)
 
+    def _complete(self) -> bool:
+        """Whether all parameters were reached and none is frozen or still to be made, so that there is nothing to tell."""
+        return len(self._reached) == len(self._name_of) and not self._expected and not self.block.waits
+
     def _judge(self, stacklevel: int) -> None:
         if self._judged or not self._parameters:
             return
         self._judged = True
         if self._on_unused == "ignore":
             return
-        if len(self._reached) == len(self._name_of) and not self._expected and not self.block.waits:
-            return  # all parameters were reached, none is frozen or still to be made: there is nothing to tell
+        if self._complete():
+            return
         usage.judge(self.block, self.usage, self._on_unused, self._expected, stacklevel + 1)

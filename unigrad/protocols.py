@@ -223,10 +223,16 @@ class Meter(Protocol):
 
 
 class RecordingRegion(Protocol):
-    """What ``open_region`` returns."""
+    """What ``open_region`` returns: it takes note of the leaves that recorded operations use."""
 
-    def forget(self) -> None:
-        """Tell the observer again of every leaf at its next use."""
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Take note of the next use of each of these leaves, also of those used before.
+
+        ``others`` asks for every other trainable leaf too, from now on: some parameters do not exist yet.
+        """
+
+    def used(self) -> Sequence[Any]:
+        """Return the leaves used since the last call, each at least once; expected ones, and maybe more."""
 
 
 class BlockModule(Protocol):
@@ -359,12 +365,11 @@ class TapeModule(Protocol):
         ``model`` is None for a block made of a mapping of tensors.
         """
 
-    def open_region(self, observer: Callable[[Any], bool]) -> RecordingRegion:
-        """Start recording for this thread; ``observer(leaf)`` is told of trainable leaves used in recorded operations.
+    def open_region(self) -> RecordingRegion:
+        """Start recording for this thread.
 
-        The observer returns whether it knows the leaf: one that it knows stays alive at least until ``forget``, so that its
-        id may be remembered and the observer need not be asked again; any other is told at each use. Called once per
-        thread by the core, however many collectors are open. Raises if recording is impossible here (inside a compiled step).
+        Called once per thread by the core, however many collectors are open. Raises if recording is impossible here (inside a
+        compiled step).
         """
 
     def close_region(self, region: Any) -> None:

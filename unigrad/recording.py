@@ -1,49 +1,92 @@
-"""One counted recording region per thread and backend, shared by all open collectors."""
+"""One recording region per thread and backend, shared by all open collectors."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Backend, Guarantee, RecordingRegion
 
-__all__ = ["Listener", "close", "forget", "open_for"]
+__all__ = ["Listener", "SharedRegion", "join"]
 
 
 class Listener(Protocol):
     """A collector, as the region sees it."""
 
-    def used(self, leaf: Any) -> bool:
-        """Take note of a leaf used in a recorded forward; whether the collector knows it."""
+    def take(self, leaves: Sequence[Any]) -> None:
+        """Take note of leaves used in recorded forwards."""
 
 
-class _Shared:
-    """The region of one backend in one thread, with the collectors that it tells."""
+class SharedRegion:
+    """The region of one backend in one thread, with the collectors that it tells.
+
+    Uses are handed to the collectors when one of them asks, enters or begins a new period, so that each hears of those of
+    its own time.
+    """
 
     def __init__(self, backend: Backend) -> None:
-        self.listeners: list[Listener] = []
-        self.region: RecordingRegion = backend.tape.open_region(self.observe)
+        self._backend = backend
+        self._listeners: list[Listener] = []
+        self._region: RecordingRegion = backend.tape.open_region()
 
-    def observe(self, leaf: Any) -> bool:
-        known = False
-        for listener in self.listeners:
-            known = listener.used(leaf) or known
-        return known
+    def deliver(self) -> None:
+        """Tell all listeners of the uses since the last delivery."""
+        leaves = self._region.used()
+        if leaves:
+            for listener in self._listeners:
+                listener.take(leaves)
+
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Have these leaves noted at their next use, and others too if asked."""
+        self._region.expect(leaves, others)
+
+    def leave(self, listener: Listener, deliver: bool) -> None:
+        """Take leave; the last one closes the region.
+
+        Parameters
+        ----------
+        listener
+            Who leaves.
+        deliver
+            Whether it wants to hear of the latest uses.
+        """
+        listeners = self._listeners
+        if deliver or len(listeners) > 1:
+            self.deliver()
+        listeners.remove(listener)
+        if not listeners:
+            _local.shared.pop(self._backend.spec.name, None)
+            try:
+                self._backend.tape.close_region(self._region)
+            finally:
+                if not _kept(self._backend):
+                    _leave_thread(self._backend.spec.name)
 
 
 class _PerThread(threading.local):
     def __init__(self) -> None:
-        self.shared: dict[str, _Shared] = {}
+        self.shared: dict[str, SharedRegion] = {}
 
 
 _local = _PerThread()
 _lock = threading.Lock()
-_open_threads: dict[str, dict[int, int]] = {}
+_thread_of: dict[str, int] = {}
+"""The one thread with a region, for backends that can't serve several."""
 
 
-def open_for(backend: Backend, listener: Listener) -> None:
-    """Open the thread's region, or join it; undo with :func:`close`.
+def join(backend: Backend, listener: Listener, leaves: Sequence[Any], others: bool) -> SharedRegion:
+    """Open the thread's region, or join it; undo with :meth:`SharedRegion.leave`.
+
+    Parameters
+    ----------
+    backend
+        Whose region.
+    listener
+        Who is told of uses.
+    leaves, others
+        See :meth:`SharedRegion.expect`.
 
     Raises
     ------
@@ -51,47 +94,43 @@ def open_for(backend: Backend, listener: Listener) -> None:
         If the backend does not declare threads and another thread has an open collector.
     """
     name = backend.spec.name
+    shared = _local.shared.get(name)
+    if shared is not None:
+        shared.deliver()
+        shared.expect(leaves, others)
+        shared._listeners.append(listener)
+        return shared
+    if not _kept(backend):
+        _enter_thread(name)
+    try:
+        shared = SharedRegion(backend)
+        try:
+            shared.expect(leaves, others)
+        except BaseException:
+            backend.tape.close_region(shared._region)
+            raise
+    except BaseException:
+        if not _kept(backend):
+            _leave_thread(name)
+        raise
+    _local.shared[name] = shared
+    shared._listeners.append(listener)
+    return shared
+
+
+def _kept(backend: Backend) -> bool:
+    return backend.spec.guarantees.get(Guarantee.THREADS) == "kept"
+
+
+def _enter_thread(name: str) -> None:
     me = threading.get_ident()
     with _lock:
-        threads = _open_threads.setdefault(name, {})
-        if backend.spec.guarantees.get(Guarantee.THREADS) != "kept" and any(other != me for other in threads):
+        if _thread_of.setdefault(name, me) != me:
             raise UnsupportedError(
                 f"backend {name!r} does not support collectors in several threads; close the collector of the other thread first"
             )
-        threads[me] = threads.get(me, 0) + 1
-    try:
-        shared = _local.shared.get(name)
-        if shared is None:
-            shared = _local.shared[name] = _Shared(backend)
-        else:
-            shared.region.forget()
-    except BaseException:
-        _count_down(name, me)
-        raise
-    shared.listeners.append(listener)
 
 
-def close(backend: Backend, listener: Listener) -> None:
-    """Leave the thread's region; the last one closes it."""
-    name = backend.spec.name
-    shared = _local.shared[name]
-    shared.listeners.remove(listener)
-    try:
-        if not shared.listeners:
-            del _local.shared[name]
-            backend.tape.close_region(shared.region)
-    finally:
-        _count_down(name, threading.get_ident())
-
-
-def forget(backend: Backend) -> None:
-    """Have every leaf told again at its next use in this thread."""
-    _local.shared[backend.spec.name].region.forget()
-
-
-def _count_down(name: str, thread: int) -> None:
+def _leave_thread(name: str) -> None:
     with _lock:
-        threads = _open_threads[name]
-        threads[thread] -= 1
-        if not threads[thread]:
-            del threads[thread]
+        _thread_of.pop(name, None)

@@ -21,6 +21,7 @@ class Table:
     buffers: Mapping[str, Any]
     name_of: Mapping[int, str]
     entries: Mapping[str, Entry]
+    leaves: tuple[Any, ...]
 
 
 def table_of(structure: Structure) -> Table:
@@ -51,4 +52,5 @@ def table_of(structure: Structure) -> Table:
         MappingProxyType(buffers),
         name_of,
         MappingProxyType(entries),
+        tuple(parameters.values()),
     )

@@ -169,7 +169,7 @@ def is_recording() -> bool:
 
 @contextmanager
 def observe_uses(observer: Callable[[tuple[Tensor, ...]], None]) -> Iterator[None]:
-    """Call ``observer(inputs)`` for the tensors used by each recorded operation, and for parameters read from a layer.
+    """Call ``observer(inputs)`` for the tensors used by each recorded operation.
 
     Observers of one thread may be opened and closed in any order.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -51,35 +51,30 @@ class Graph:
         return next((node.name for node in self.walked.nodes if node.released), None)
 
 
-class Watcher:
-    """Tells the core of trainable leaves used in recorded operations or read from their layer."""
+class Region:
+    """Takes note of trainable leaves used in recorded operations."""
 
-    def __init__(self, observer: Callable[[Any], bool]) -> None:
-        self._observer = observer
-        self._known: set[int] = set()
-        self._observing = recorded.observe_uses(self)
-
-    def __call__(self, inputs: tuple[Tensor, ...]) -> None:
-        """Take the inputs of one operation."""
-        for tensor in inputs:
-            if (
-                tensor._requires_grad
-                and tensor.node is None
-                and id(tensor) not in self._known
-                and self._observer(tensor)
-            ):
-                self._known.add(id(tensor))
-
-    def forget(self) -> None:
-        """Tell of every leaf again at its next use."""
-        self._known.clear()
-
-    def open(self) -> None:
-        """Begin."""
+    def __init__(self) -> None:
+        self._used: dict[int, Tensor] = {}
+        self._observing = recorded.observe_uses(self._note)
         self._observing.__enter__()
 
+    def _note(self, inputs: tuple[Tensor, ...]) -> None:
+        for tensor in inputs:
+            if tensor._requires_grad and tensor.node is None:
+                self._used[id(tensor)] = tensor
+
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Nothing to do: every use is noted."""
+
+    def used(self) -> list[Tensor]:
+        """Return the leaves used since the last call."""
+        found = list(self._used.values())
+        self._used.clear()
+        return found
+
     def close(self) -> None:
-        """End."""
+        """Stop."""
         self._observing.__exit__(None, None, None)
 
 
@@ -88,14 +83,12 @@ def engine(model: Any) -> str:
     return "pure"
 
 
-def open_region(observer: Callable[[Any], bool]) -> Watcher:
-    """Start telling ``observer`` of used leaves; recording itself is always on."""
-    watcher = Watcher(observer)
-    watcher.open()
-    return watcher
+def open_region() -> Region:
+    """Begin to take note of used leaves; recording itself is always on."""
+    return Region()
 
 
-def close_region(region: Watcher) -> None:
+def close_region(region: Region) -> None:
     """Undo ``open_region``."""
     region.close()
 

@@ -7,8 +7,9 @@ costs a small model a third of its time.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,15 +22,15 @@ __all__ = ["Marks", "can_mark"]
 
 _untold = torch._C.DisableTorchFunctionSubclass
 _lock = threading.Lock()
-_waiting: dict[int, int] = {}
-"""Number of regions, of all threads, that wait for a use of the marked leaf of this id; a region holds the leaf."""
+_open: list[Marks] = []
+"""Marks of all threads that are open now."""
 
 
-class _Open(threading.local):
+class _Local(threading.local):
     marks: Marks | None = None
 
 
-_open = _Open()
+_local = _Local()
 
 
 class _Marked:
@@ -39,17 +40,23 @@ class _Marked:
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        marks = _open.marks
-        if marks is not None and torch.is_grad_enabled() and not is_look(func):
-            _search(marks, args)
+        if torch.is_grad_enabled() and not is_look(func):
+            _search(args)
             if kwargs:
-                _search(marks, kwargs.values())
+                _search(kwargs.values())
         with _untold():
             result = func(*args, **kwargs) if kwargs else func(*args)
-        plain = _PLAIN.get(type(result))
-        if plain is not None and id(result) not in _waiting:
-            result.__class__ = plain  # a copy of a marked leaf waits for nothing
+        if type(result) in _PLAIN and not any(result is value for value in args):
+            result.__class__ = _PLAIN[type(result)]  # a copy of a marked leaf waits for nothing
         return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        mark = self.__class__
+        self.__class__ = _PLAIN[mark]  # type: ignore[assignment]  # a copy waits for nothing
+        try:
+            return copy.deepcopy(self, memo)
+        finally:
+            self.__class__ = mark
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         mark = self.__class__
@@ -80,70 +87,63 @@ def can_mark(leaf: Any) -> bool:
     return type(leaf) in _MARK or type(leaf) in _PLAIN
 
 
-def _search(marks: Marks, values: Iterable[Any]) -> None:
+def _search(values: Iterable[Any]) -> None:
     for value in values:
         kind = type(value)
         if kind in _PLAIN:
-            marks.use(value)
+            marks = _local.marks
+            if marks is None:
+                continue  # another thread waits for it
+            if len(_open) == 1:
+                value.__class__ = _PLAIN[kind]
+                marks.told.append(value)
+            else:
+                marks.use(value)
         elif kind is tuple or kind is list:
-            _search(marks, value)
+            _search(value)
         elif kind is dict:
-            _search(marks, value.values())
+            _search(value.values())
 
 
 class Marks:
-    """The marked leaves of one thread's region.
+    """The marked leaves of one thread's region."""
 
-    Parameters
-    ----------
-    observer
-        Called once for each expected leaf, at its first use.
-    """
-
-    def __init__(self, observer: Callable[[Any], None]) -> None:
-        self._observer = observer
-        self._leaves: dict[int, Any] = {}
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self._waiting: dict[int, Any] = {}
 
     def open(self) -> None:
         """Begin to listen in this thread."""
-        _open.marks = self
-
-    def expect(self, leaves: Iterable[Any]) -> None:
-        """Mark leaves that take a gradient."""
-        mine = self._leaves
+        _local.marks = self
         with _lock:
-            for leaf in leaves:
-                key = id(leaf)
-                if key in mine or not leaf.requires_grad:
-                    continue
-                mine[key] = leaf
-                count = _waiting.get(key, 0)
-                _waiting[key] = count + 1
-                if not count:
-                    leaf.__class__ = _MARK[type(leaf)]
+            _open.append(self)
+
+    def expect(self, leaves: Sequence[Any]) -> None:
+        """Mark leaves that take a gradient."""
+        waiting = self._waiting
+        for leaf in leaves:
+            mark = _MARK.get(type(leaf))
+            if mark is not None and leaf.requires_grad:
+                leaf.__class__ = mark
+            elif mark is not None:
+                continue
+            waiting[id(leaf)] = leaf
 
     def use(self, leaf: Any) -> None:
-        """Tell the observer of a leaf if it waits in this region."""
-        if self._leaves.pop(id(leaf), None) is not None:
-            with _lock:
-                _unmark(leaf)
-            self._observer(leaf)
+        """Take note of the use of a leaf for which other threads may wait too."""
+        if self._waiting.pop(id(leaf), None) is None:
+            return
+        self.told.append(leaf)
+        with _lock:
+            if not any(id(leaf) in marks._waiting for marks in _open):
+                leaf.__class__ = _PLAIN[type(leaf)]
 
     def close(self) -> None:
         """Stop, and give all leaves their own class again."""
-        if _open.marks is self:
-            _open.marks = None
+        _local.marks = None
         with _lock:
-            for leaf in self._leaves.values():
-                _unmark(leaf)
-        self._leaves = {}
-
-
-def _unmark(leaf: Any) -> None:
-    key = id(leaf)
-    count = _waiting[key] - 1
-    if count:
-        _waiting[key] = count
-    else:
-        del _waiting[key]
-        leaf.__class__ = _PLAIN[type(leaf)]
+            _open.remove(self)
+            for key, leaf in self._waiting.items():
+                plain = _PLAIN.get(type(leaf))
+                if plain is not None and (not _open or not any(key in marks._waiting for marks in _open)):
+                    leaf.__class__ = plain

@@ -7,7 +7,7 @@ saved something, so released nodes carry a mark of our own in their metadata, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -72,12 +72,12 @@ class _Graph:
         self.released = released
 
 
-def open_region(observer: Callable[[Any], None]) -> Region:
+def open_region() -> Region:
     """Start recording for this thread; the observer is told of leaves used in recorded operations."""
     refuse_compiled("a collector")
     if torch.is_inference_mode_enabled():
         raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
-    return Region(observer)
+    return Region()
 
 
 def close_region(region: Region) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,31 +24,40 @@ class Region:
     output is dropped.
     """
 
-    def __init__(self, observer: Callable[[Any], None]) -> None:
-        self._observer = observer
-        self._marks: Marks | None = Marks(observer)
+    def __init__(self) -> None:
+        self._told: list[Any] = []
         self._mode: _Mode | None = None
+        self._marks: Marks | None = Marks()
         self._marks.open()
 
-    def expect(self, leaves: Iterable[Any], others: bool) -> None:
-        """Tell of the next use of each of these leaves, and of every trainable leaf if ``others``."""
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Take note of the next use of each of these leaves, and of every trainable leaf if ``others``."""
         if self._mode is not None:
-            return  # it tells of each use
-        expected = tuple(leaves)
-        if others or not all(map(can_mark, expected)):
-            self._mode = _Mode(self._observer)
-            self._mode.open()
+            return  # it notes each use
+        if others or not all(map(can_mark, leaves)):
             self._drop_marks()
+            self._mode = _Mode(self._told.append)
+            self._mode.open()
         elif self._marks is not None:
-            self._marks.expect(expected)
+            self._marks.expect(leaves)
+
+    def used(self) -> list[Any]:
+        """Return the leaves used since the last call."""
+        if self._marks is not None:
+            told, self._marks.told = self._marks.told, []
+            return told
+        told = list({id(leaf): leaf for leaf in self._told}.values())
+        self._told.clear()
+        return told
 
     def _drop_marks(self) -> None:
         marks, self._marks = self._marks, None
         if marks is not None:
             marks.close()
+            self._told += marks.told
 
     def close(self) -> None:
-        """Stop telling."""
+        """Stop."""
         self._drop_marks()
         if self._mode is not None:
             self._mode.close()

@@ -266,7 +266,7 @@ def test_a_fault_while_entering(samples, backend, monkeypatch):
     own = leaves(samples, a=[1, 2])
     recording = backend.tape.is_recording()
 
-    def broken(observer):
+    def broken():
         raise MemoryError("injected")
 
     with monkeypatch.context() as patch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -43,26 +43,33 @@ class Graph:
 
 
 class RecordingRegion:
-    """An observer that hears of every leaf in use."""
+    """Takes note of every leaf in use."""
 
-    def __init__(self, observer: Callable[[Any], bool]) -> None:
-        self.observer = observer
-        toygrad.use_hooks.append(observer)
+    def __init__(self) -> None:
+        self.leaves: list[Any] = []
+        toygrad.use_hooks.append(self.leaves.append)
+        self.hook = toygrad.use_hooks[-1]
 
-    def forget(self) -> None:
-        """Tell every leaf again; it is told at each use anyway."""
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Nothing to do: every use is noted."""
+
+    def used(self) -> list[Any]:
+        """Return what was used since the last call."""
+        found = list(self.leaves)
+        self.leaves.clear()
+        return found
 
 
 def engine(model: Any) -> str:
     return "pure"
 
 
-def open_region(observer: Callable[[Any], bool]) -> RecordingRegion:
-    return RecordingRegion(observer)
+def open_region() -> RecordingRegion:
+    return RecordingRegion()
 
 
 def close_region(region: Any) -> None:
-    toygrad.use_hooks.remove(region.observer)
+    toygrad.use_hooks.remove(region.hook)
 
 
 def is_recording() -> bool:

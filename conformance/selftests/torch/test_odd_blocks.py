@@ -67,3 +67,11 @@ def test_a_frozen_tied_buffer_is_one_buffer_during_the_call():
     block = unigrad.wrap(model).freeze("*.scale")
     assert block(torch.tensor([1.0, 3.0])).tolist() == [2, 6]
     assert model.reader.scale.item() == 1
+
+
+def test_a_complex_parameter_is_frozen_and_unfrozen():
+    """B3: its dtype is no floating-point one, which does not make it trainable for ever."""
+    block = unigrad.wrap({"w": nn.Parameter(torch.ones(2, dtype=torch.complex64))}).freeze("w")
+    assert not block.parameters["w"].requires_grad
+    block.unfreeze("w")
+    assert block.parameters["w"].requires_grad

@@ -1,4 +1,4 @@
-"""What the torch backend refuses by name, beyond the capabilities that it doesn't declare (clauses G13, G18, C12, C13)."""
+"""What the torch backend refuses by name, beyond the capabilities it lacks, and in the compiler (clauses G13, G18, G19, C12, C13)."""
 
 import pytest
 import torch

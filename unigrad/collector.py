@@ -17,6 +17,7 @@ from unigrad.errors import (
     BackendMismatchError,
     CollectorClosedError,
     GraphReleasedError,
+    StaleGraphError,
     UnsupportedError,
     WrongThreadError,
 )
@@ -161,8 +162,13 @@ class GradientCollector:
 
     def _look_up(self) -> None:
         table = self.block.table()
-        self._name_of = table.name_of
-        self._leaves = table.leaves
+        known, leaves = table.name_of, table.leaves
+        # A forward that used a parameter replaced since still gives its gradient.
+        past = [leaf for leaf in self._leaves if id(leaf) not in known]
+        if past:
+            known = {**known, **{id(leaf): self._name_of[id(leaf)] for leaf in past}}
+            leaves = (*leaves, *past)
+        self._name_of, self._leaves = known, leaves
 
     def _register(self) -> None:
         for leaf in self._strangers:
@@ -368,6 +374,11 @@ class GradientCollector:
         for leaf in graph.leaves:
             name = name_of.get(id(leaf))
             if name is not None:
+                if name in reached:
+                    raise StaleGraphError(
+                        f"parameter {name!r} was replaced by another since a forward that this loss depends on; "
+                        "run the forward again after the replacement"
+                    )
                 reached[name] = leaf
             else:
                 outside.add(id(leaf))

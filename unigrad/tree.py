@@ -128,12 +128,13 @@ def _rebuild(node: Layout, made: list[Any], original: Any) -> Any:
         return dict(zip(node.keys, made, strict=True))
     if issubclass(kind, list | tuple):
         return kind(made)
+    items = dict(zip(node.keys, made, strict=True))
+    if issubclass(kind, Mapping) and (original is None or not hasattr(kind, "__setitem__")):
+        return kind(items)  # type: ignore[call-arg]  # a mapping takes its items
     if original is None:
-        if issubclass(kind, Mapping):
-            return kind(zip(node.keys, made, strict=True))  # type: ignore[call-arg]  # a mapping takes its items
-        return kind(**dict(zip(node.keys, made, strict=True)))
+        return kind(**items)
     twin = copy.copy(original)
-    for key, value in zip(node.keys, made, strict=True):
+    for key, value in items.items():
         if issubclass(kind, Mapping):
             twin[key] = value
         else:

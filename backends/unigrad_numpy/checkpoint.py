@@ -88,6 +88,8 @@ class _Call:
     def __init__(self, region: Region, leaves: list[Any], layout: tree.Layout) -> None:
         self.region = region
         self._layout = layout
+        # Containers of its own and without the tensors: the function or its caller may change those that were given.
+        self._like = tree.unflatten(layout, [None] * len(leaves), (region.args, region.kwargs))
         self._inputs = [_Input(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._count = 0
         self.start = self.end = next_serial()
@@ -112,7 +114,7 @@ class _Call:
 
     def _recompute(self) -> list[Saved | None]:
         values = [leaf.value() if isinstance(leaf, _Input) else leaf for leaf in self._inputs]
-        args, kwargs = tree.unflatten(self._layout, values)
+        args, kwargs = tree.unflatten(self._layout, values, self._like)
         items: list[Saved | None] = []
         created: list[Any] = []
         with (

@@ -159,7 +159,10 @@ class _Frame:
         self.saved: list[Metadata] = []
         self.complete = False
         self.precision = Precision()
-        leaves, layout = tree.flatten((region.args, region.kwargs))
+        call = (region.args, region.kwargs)
+        leaves, layout = tree.flatten(call)
+        # of containers of its own: the function or its caller may change those that were given
+        self.call = layout, leaves, tree.unflatten(layout, leaves, call)
         self.arguments = [
             (name, leaf, leaf._version)
             for name, leaf in zip(layout.paths("argument"), leaves, strict=True)
@@ -195,6 +198,7 @@ class _Frame:
             )
         region, recorder = self.region, _Recompute(self, last)
         with ExitStack() as contexts:
+            contexts.enter_context(torch.inference_mode(False))  # a backward works under it too
             contexts.enter_context(region.replay())
             contexts.enter_context(self.precision.restored())
             contexts.enter_context(recomputing())
@@ -202,7 +206,8 @@ class _Frame:
             registered = contexts.enter_context(registrations())
             contexts.enter_context(_recording(recorder))
             try:
-                outputs = region.function(*region.args, **region.kwargs)
+                args, kwargs = tree.unflatten(*self.call)
+                outputs = region.function(*args, **kwargs)
             except _Stop:
                 return recorder.found
         self.check(outputs, recorder, registered)

@@ -8,7 +8,7 @@ import torch
 
 from unigrad.errors import UnsupportedError
 
-_OURS = ("unigrad", "unigrad_torch")
+_OURS = ("unigrad",)  # not this package: marked leaves of a compiled model are traced through ``marks``
 _told: list[bool] = []
 
 

@@ -93,13 +93,18 @@ def test_inside_the_compiler(what):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_control_around_the_compiled_call_is_served():
+@pytest.mark.parametrize("whole", [False, True], ids=["breaks-allowed", "full-graph"])
+def test_control_around_the_compiled_call_is_served(whole):
+    """Also in one graph: what notes the uses of parameters doesn't stop the compiler."""
     torch._dynamo.reset()
-    model = nn.Linear(2, 1)
-    compiled = torch.compile(model, backend="eager")
-    with unigrad.GradientCollector(compiled) as collector:
-        collector.backward(compiled(X).sum())
-    assert collector.gradients["weight"].tolist() == [[4, 7]]
+    torch._dynamo.utils.counters.clear()
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    compiled = torch.compile(model, backend="eager", fullgraph=whole)
+    for _ in range(3):
+        with unigrad.GradientCollector(compiled) as collector:
+            collector.backward(compiled(X).sum())
+        assert collector.usage.reached == ("0.weight", "0.bias")
+    assert not torch._dynamo.utils.counters["graph_break"]
 
 
 def test_a_checkpoint_inside_a_transform_of_functions():

@@ -47,6 +47,13 @@ class _Marked:
             _search(args)
             if kwargs:
                 _search(kwargs.values())
+        others = tuple([kind for kind in types if kind not in _PLAIN])
+        if others:  # a user's own kinds of tensors, which may keep more than values: they are to see what they see without marks
+            for kind in others:
+                result = kind.__torch_function__(func, others, args, kwargs or {})
+                if result is not NotImplemented:
+                    return result
+            return NotImplemented
         with _untold():
             result = func(*args, **kwargs) if kwargs else func(*args)
         if type(result) in _PLAIN and not any(result is value for value in args):

@@ -40,7 +40,8 @@ class _Marked:
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if torch.compiler.is_compiling():  # a class is not exchanged in a traced call, and nothing here may stop the tracing
+        # In a traced call no class is exchanged, and nothing here may stop the tracing.
+        if torch.compiler.is_compiling():
             with _untold():
                 return func(*args, **kwargs) if kwargs else func(*args)
         if torch.is_grad_enabled() and not is_look(func):

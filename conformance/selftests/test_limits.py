@@ -70,6 +70,34 @@ def test_parameters_inside_the_backward_of_an_operation_are_absent_and_told():
     assert layer.weight.grad.tolist() == [[4, 7]]
 
 
+def test_a_parameter_that_is_waited_for_is_of_a_subclass():
+    layer = nn.Linear(2, 1)
+    with unigrad.GradientCollector(layer) as collector:
+        assert isinstance(layer.weight, nn.Parameter)
+        assert type(layer.weight) is not nn.Parameter
+        collector.backward(layer(torch.tensor(BATCH)).sum())
+        assert type(layer.weight) is nn.Parameter
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_a_use_inside_a_compiled_model_is_not_seen():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept, self.dropped = nn.Linear(2, 1), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.kept(x), self.dropped(x)
+
+    torch._dynamo.reset()
+    model = Dropped()
+    for call, told in ((model, "disconnected"), (torch.compile(model, backend="eager"), "unused")):
+        with unigrad.GradientCollector(call, on_unused="ignore") as collector:
+            collector.backward(call(torch.tensor(BATCH))[0].sum())
+        assert collector.usage.reached == ("kept.weight", "kept.bias")
+        assert getattr(collector.usage, told) == ("dropped.weight", "dropped.bias")
+
+
 @pytest.mark.parametrize("inside", [False, True], ids=["itself", "as-a-part"])
 def test_a_script_module_is_refused(inside):
     with warnings.catch_warnings():

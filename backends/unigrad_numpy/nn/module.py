@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from unigrad_numpy.graph import state
 from unigrad_numpy.tensor import Parameter, Tensor
 
 __all__ = ["Module"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +12,7 @@ import toygrad
 from toygrad import Tensor
 
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError
+from unigrad.protocols import Structure
 
 recomputing = 0
 
@@ -60,7 +62,7 @@ class RecordingRegion:
         return found
 
 
-def engine(model: Any) -> str:
+def engine(model: Any, structure: Structure) -> str:
     return "pure"
 
 
@@ -82,6 +84,20 @@ def no_record() -> AbstractContextManager[Any]:
 
 def in_recompute() -> bool:
     return recomputing > 0
+
+
+@contextlib.contextmanager
+def recompute() -> Iterator[None]:
+    """Record, whatever the backward was called under, and tell no observer: a recompute is no use of a parameter."""
+    global recomputing
+    before, hooks = toygrad.recording, toygrad.use_hooks
+    recomputing += 1
+    toygrad.recording, toygrad.use_hooks = True, []
+    try:
+        yield
+    finally:
+        recomputing -= 1
+        toygrad.recording, toygrad.use_hooks = before, hooks
 
 
 def trace(losses: Sequence[Any]) -> Graph:

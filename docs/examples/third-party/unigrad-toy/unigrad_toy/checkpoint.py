@@ -28,16 +28,16 @@ def run(region: Any) -> Any:
     needed = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
     given = [x for x in needed if not x.is_leaf]  # a leaf is a border by itself
 
-    def forward() -> tuple[Any, list[Any]]:
+    def forward(again: bool) -> tuple[Any, list[Any]]:
         """Run on fresh leaves in place of the given tensors; return the outputs and those leaves."""
         fresh = {id(x): Tensor(x.data, requires_grad=True) for x in given}
         args, kwargs = region.args, region.kwargs
-        if fresh:
+        if fresh or again:  # the caller may have changed its lists since
             args, kwargs = tree.unflatten(layout, [fresh.get(id(x), x) for x in leaves], (args, kwargs))
         return region.function(*args, **kwargs), [fresh[id(x)] for x in given]
 
     first = Tensor(0.0).serial
-    outputs, inner = forward()
+    outputs, inner = forward(again=False)
     region.finish(outputs)
     flat, shape = tree.flatten(outputs)
     outer = {id(x): x for x in [*region.parameters, *needed]} | {id(i): x for i, x in zip(inner, given, strict=True)}
@@ -57,7 +57,7 @@ def run(region: Any) -> Any:
             second = Tensor(0.0).serial
             with tape.recompute():
                 with region.replay():
-                    again, fresh = forward()
+                    again, fresh = forward(again=True)
                 region.check(again)
                 loss = tree.flatten(again)[0][position]
                 graph = tape.Graph([loss])

@@ -116,7 +116,7 @@ class GradientCollector:
     def __enter__(self) -> GradientCollector:
         if self._entered:
             raise CollectorClosedError("a collector is entered once; make a new one")
-        engines = {self.backend.tape.engine(part.native) for _, part in self.block.parts()}
+        engines = {self.backend.tape.engine(part.native, part.structure()) for _, part in self.block.parts()}
         if len(engines) > 1:
             raise ArgumentError(
                 f"the joined blocks need different engines ({', '.join(sorted(engines))}); use one collector each"

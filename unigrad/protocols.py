@@ -359,10 +359,10 @@ class BlockModule(Protocol):
 class TapeModule(Protocol):
     """``tape``: record, which parameters a loss reaches, vector-Jacobian product, release."""
 
-    def engine(self, model: Any) -> str:
+    def engine(self, model: Any, structure: Structure) -> str:
         """Name of the engine that serves this (not unwrapped) model, ``"pure"`` by default; ``UnsupportedError`` for what it cannot serve.
 
-        ``model`` is None for a block made of a mapping of tensors.
+        ``model`` is None for a block made of a mapping of tensors; ``structure`` is the present one of the block.
         """
 
     def open_region(self) -> RecordingRegion:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from unigrad.errors import NoGraphError
+from unigrad.protocols import Structure
 from unigrad_numpy import graph as recorded
 from unigrad_numpy import ops
 from unigrad_numpy.graph import Node, enable_grad, no_grad, state, vector_jacobian_product, walk
@@ -78,7 +79,7 @@ class Region:
         self._observing.__exit__(None, None, None)
 
 
-def engine(model: Any) -> str:
+def engine(model: Any, structure: Structure) -> str:
     """Return ``"pure"``, the only one."""
     return "pure"
 

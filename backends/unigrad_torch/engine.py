@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import sys
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from torch import nn
 from torch.nn import Parameter
 
 from unigrad.errors import UnsupportedError
+from unigrad.protocols import Structure
 from unigrad_torch.modules import is_fsdp
 
 _plain: set[type] = set()
+_HOOKS = attrgetter("_post_accumulate_grad_hooks")
 
 
-def engine(model: Any) -> str:
-    """Name of the engine that serves this (not unwrapped) model; ``UnsupportedError`` for what it cannot serve."""
+def engine(model: Any, structure: Structure) -> str:
+    """Name of the engine that serves this (not unwrapped) model; ``UnsupportedError`` for what it cannot serve.
+
+    The tree is walked once for each structure; what can change without the structure is looked at each time.
+    """
     if model is None:
         return "pure"
-    stack, seen = [model], {id(model)}
-    while stack:
-        module = stack.pop()
+    token = structure.token
+    if token.served is not None:
+        modules, parameters = token.served
+        if _plain.issuperset(map(type, modules)) and not any(map(_HOOKS, parameters)):
+            return "pure"
+    token.served = _walk(model)
+    return "pure"
+
+
+def _walk(model: Any) -> tuple[list[Any], list[Any]]:
+    """Return all modules, wrappers included, and their parameters; raise for what can't be served."""
+    modules, seen = [model], {id(model)}
+    parameters = []
+    for module in modules:  # which grows meanwhile
         if type(module) not in _plain:
             _check_wrapper(module)
         for name, parameter in module._parameters.items():
@@ -33,11 +50,12 @@ def engine(model: Any) -> str:
                     f"the parameter {name!r} of {type(module).__name__} has a hook that runs after gradients are accumulated",
                     "the pure engine accumulates nothing into .grad, so the hook would never run",
                 )
+            parameters.append(parameter)
         for child in module._modules.values():
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
-                stack.append(child)
-    return "pure"
+                modules.append(child)
+    return modules, parameters
 
 
 def _check_wrapper(module: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, ValuesView
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
@@ -27,8 +28,8 @@ _ROLES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((RNNBase, RNNCellBase), "recurrent"),
 )
 
-_PARAMETERS, _BUFFERS, _MODULES = attrgetter("_parameters"), attrgetter("_buffers"), attrgetter("_modules")
 _DICT = attrgetter("__dict__")
+_flat = chain.from_iterable
 
 
 def inner(model: Any) -> tuple[Any, str]:
@@ -92,35 +93,43 @@ def _generators(module: Any) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if torch.Generator in type(value).__mro__}
 
 
-@dataclass
-class _Token:
-    """What ``unchanged`` compares: the dictionaries of all modules and what they held."""
+@dataclass(slots=True)
+class Token:
+    """What ``unchanged`` compares: the dictionaries of all modules and what they held.
+
+    ``served`` is what :func:`unigrad_torch.engine.engine` has found in the same tree; None before it looked.
+    """
 
     modules: list[Any]
-    parameters: list[dict[str, Any]]
-    buffers: list[dict[str, Any]]
-    children: list[dict[str, Any]]
+    rows: list[tuple[Any, dict[str, Any], dict[str, Any], dict[str, Any]]]
     empty: list[dict[str, Any]]
-    filled: list[tuple[dict[str, Any], list[str], list[Any]]]
+    filled: list[dict[str, Any]]
+    keys: list[tuple[str, ...]]
+    views: list[ValuesView[Any]]
+    values: list[Any]
     attributes: list[int]
     generators: list[tuple[dict[str, Any], str, Any]]
     lazy: list[Any]
+    served: tuple[list[Any], list[Any]] | None = None
 
 
-def _token(modules: list[Any]) -> _Token:
-    parameters, buffers = [module._parameters for module in modules], [module._buffers for module in modules]
-    children = [module._modules for module in modules]
-    every = [*parameters, *buffers, *children]
-    return _Token(
+def _token(modules: list[Any]) -> Token:
+    rows = [(module, module._parameters, module._buffers, module._modules) for module in modules]
+    held = [found for _, *three in rows for found in three]
+    filled = [found for found in held if found]
+    views = [found.values() for found in filled]  # they follow their dictionaries
+    values = list(_flat(views))
+    return Token(
         modules,
-        parameters,
-        buffers,
-        children,
-        [found for found in every if not found],
-        [(found, list(found), list(found.values())) for found in every if found],
-        [len(vars(module)) for module in modules],
+        rows,
+        [found for found in held if not found],
+        filled,
+        list(map(tuple, filled)),
+        views,
+        values,
+        list(map(len, map(_DICT, modules))),
         _all_generators(modules),
-        [tensor for found in (*parameters, *buffers) for tensor in found.values() if is_lazy(tensor)],
+        [tensor for tensor in values if is_lazy(tensor)],
     )
 
 
@@ -129,28 +138,30 @@ def _all_generators(modules: list[Any]) -> list[tuple[dict[str, Any], str, Any]]
 
 
 def unchanged(model: Any, known: Structure) -> bool:
-    """Whether the module still is what ``known`` describes; a few C-level passes over its layers."""
+    """Whether the module still is what ``known`` describes.
+
+    Every collector asks this when it opens, so it is made of passes at the speed of C over the dictionaries of all layers.
+    """
     token = known.token
-    modules = token.modules
-    if not (
-        modules[0] is model
-        and all(map(is_, map(_PARAMETERS, modules), token.parameters))
-        and all(map(is_, map(_BUFFERS, modules), token.buffers))
-        and all(map(is_, map(_MODULES, modules), token.children))
-        and not any(token.empty)
+    if token.modules[0] is not model:
+        return False
+    for module, parameters, buffers, children in token.rows:
+        if module._parameters is not parameters or module._buffers is not buffers or module._modules is not children:
+            return False
+    if (
+        any(token.empty)
+        or list(map(tuple, token.filled)) != token.keys
+        or not all(map(is_, _flat(token.views), token.values))
     ):
         return False
-    for found, keys, values in token.filled:
-        if list(found) != keys or not all(map(is_, found.values(), values)):
-            return False
     if token.lazy and not all(map(is_lazy, token.lazy)):
         return False
-    attributes = list(map(len, map(_DICT, modules)))
+    attributes = list(map(len, map(_DICT, token.modules)))
     if attributes != token.attributes:
-        if len(_all_generators(modules)) != len(token.generators):
+        if len(_all_generators(token.modules)) != len(token.generators):
             return False
         token.attributes = attributes
-    return all(held.get(key) is generator for held, key, generator in token.generators)
+    return not token.generators or all(found.get(key) is generator for found, key, generator in token.generators)
 
 
 def describe(model: Any) -> Structure:
@@ -172,9 +183,9 @@ def describe(model: Any) -> Structure:
         lazy = False
         for held, entries in ((module._parameters, parameters), (module._buffers, buffers)):
             for key, tensor in held.items():
-                if tensor is None:
+                if tensor is None and held is module._parameters:
                     continue
-                absent = is_lazy(tensor)
+                absent = tensor is not None and is_lazy(tensor)
                 lazy = lazy or absent
                 name, own = (f"{place}.{key}" if place else key for place in (path, native))
                 entries.append(Entry(name, own, None if absent else tensor, role, path, module, key))

@@ -1,5 +1,7 @@
 """The mutants: a complete registry, patches that find their targets, named tests that are green without them, kills."""
 
+import importlib
+import re
 import subprocess
 import sys
 
@@ -14,7 +16,6 @@ from unigrad_conformance.runner import Target, check
 from unigrad.errors import ArgumentError
 
 KNOWN = mutation.load()
-GONE = "unigrad.recording:no_such_function"
 
 
 def mutant(*edits, clause="G1", test="test_x.py::test_x"):
@@ -31,13 +32,11 @@ def test_there_is_a_mutant_or_a_reason_for_every_clause():
     assert all(reason.strip() and "\n" not in reason for reason in reasons.values())
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_a_mutant_says_what_it_breaks_and_names_its_test(name):
-    mutant = KNOWN[name]
-    assert mutant.breaks.endswith(".")
-    assert "\n" not in mutant.breaks
-    assert "::" in mutant.test
-    assert all(edit.old != edit.new for edit in mutant.edits)
+def test_a_mutant_says_what_it_breaks_and_names_its_test():
+    for mutant in KNOWN.values():
+        assert re.fullmatch(r"[A-Z].*\.", mutant.breaks), mutant.name
+        assert re.match(r"test_\w+\.py::test_", mutant.test), mutant.name
+        assert all(edit.old != edit.new for edit in mutant.edits), mutant.name
 
 
 def test_no_two_mutants_make_the_same_change_for_one_clause():
@@ -63,32 +62,104 @@ print("all")
     assert done.stdout == "all\n", done.stderr
 
 
+VICTIM = """
+import contextlib
+
+limit = 3
+
+def above(x):
+    if x > limit:
+        return True
+    return False
+
+@contextlib.contextmanager
+def doubled(items):
+    items += items
+    yield
+
+class Box:
+    @property
+    def size(self):
+        return 1
+
+    @staticmethod
+    def name():
+        return "box"
+
+def closing_over(x):
+    def inner():
+        return x
+    return inner
+
+inner = closing_over(1)
+"""
+
+
+@pytest.fixture
+def victim(tmp_path, monkeypatch):
+    """Return a module of this test's own, which is no module any more afterwards."""
+    (tmp_path / "victim_of_mutants").mkdir()
+    (tmp_path / "victim_of_mutants/__init__.py").write_text("")
+    (tmp_path / "victim_of_mutants/code.py").write_text(VICTIM)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("victim_of_mutants.code")
+    for name in ("victim_of_mutants.code", "victim_of_mutants"):
+        sys.modules.pop(name)
+
+
+def put_in(*edits):
+    mutation.apply(mutant(*edits), "victim_of_mutants")
+
+
+def test_a_change_is_seen_through_every_reference(victim):
+    above = victim.above
+    put_in(Edit(".code:above", "x > limit", "x < limit"))
+    assert above(1)
+    assert not above(5)
+
+
+def test_decorated_functions_and_members_can_be_changed(victim):
+    put_in(
+        Edit(".code:doubled", "items += items", "items += items + items"),
+        Edit(".code:Box.size", "return 1", "return 2"),
+        Edit("victim_of_mutants.code:Box.name", "box", "other"),
+    )
+    items = [0]
+    with victim.doubled(items):
+        assert items == [0, 0, 0]
+    assert victim.Box().size == 2
+    assert victim.Box.name() == "other"
+
+
+def test_several_edits_of_one_function_are_made_together(victim):
+    put_in(Edit(".code:above", "x > limit", "x < limit"), Edit(".code:above", "return False", "return None"))
+    assert victim.above(5) is None
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        pytest.param(Edit("unigrad.nowhere:f", "a", "b"), "does not exist", id="module"),
-        pytest.param(Edit(GONE, "a", "b"), "does not exist", id="function"),
-        pytest.param(Edit("unigrad.recording:_Shared.gone", "a", "b"), "does not exist", id="method"),
-        pytest.param(Edit("unigrad.recording:_lock", "a", "b"), "not a function", id="no-function"),
-        pytest.param(Edit("unigrad.recording:close", "no such text", "b"), "holds 0 times", id="text"),
-        pytest.param(Edit("unigrad.recording:close", "name", "b"), "not once", id="text-twice"),
-        pytest.param(Edit("unigrad.recording:close", "", "b"), "not once", id="no-text"),
-        pytest.param(Edit("unigrad.recording:close", "try:", "try"), "no Python", id="syntax"),
-        pytest.param(Edit(".nowhere:f", "a", "b"), "does not exist", id="relative"),
+        pytest.param(Edit(".nowhere:above", "a", "b"), "does not exist", id="module"),
+        pytest.param(Edit(".code:gone", "a", "b"), "does not exist", id="function"),
+        pytest.param(Edit(".code:Box.gone", "a", "b"), "does not exist", id="method"),
+        pytest.param(Edit(".code:limit", "3", "4"), "not a function", id="no-function"),
+        pytest.param(Edit(".code:above", "no such text", "b"), "holds 0 times", id="text"),
+        pytest.param(Edit(".code:above", "return", "b"), "holds 2 times", id="text-twice"),
+        pytest.param(Edit(".code:above", "", "b"), "not once", id="no-text"),
+        pytest.param(Edit(".code:above", "x > limit:", "x"), "no Python", id="syntax"),
+        pytest.param(Edit(".code:inner", "return x", "return 2"), "closes over", id="closure"),
     ],
 )
-def test_a_patch_without_its_target_is_an_error(edit, message):
+@pytest.mark.usefixtures("victim")
+def test_a_patch_that_does_not_fit_is_an_error(edit, message):
     with pytest.raises(MutationError, match=message):
-        mutation.apply(mutant(edit), "unigrad")
+        put_in(edit)
 
 
-def test_nothing_is_put_in_if_one_edit_of_several_fails():
-    from unigrad import recording
-
-    before = recording.forget.__code__
+def test_nothing_is_put_in_if_one_edit_of_several_does_not_fit(victim):
     with pytest.raises(MutationError):
-        mutation.apply(mutant(Edit("unigrad.recording:forget", "forget()", "forget"), Edit(GONE, "a", "b")), "unigrad")
-    assert recording.forget.__code__ is before
+        put_in(Edit(".code:above", "x > limit", "x < limit"), Edit(".code:gone", "a", "b"))
+    assert victim.above(5)
 
 
 def test_further_lines_stand_as_far_in_as_the_first():
@@ -151,7 +222,8 @@ def test_an_unknown_name_is_an_error():
 
 
 def test_the_named_tests_are_green_without_a_mutant(tmp_path):
-    (session,) = check([Target(mutation.BACKEND)], tmp_path)
+    names = {re.split(r"::|\[", mutant.test)[1] for mutant in KNOWN.values()}
+    (session,) = check([Target(mutation.BACKEND)], tmp_path, pattern=" or ".join(sorted(names)))
     results = {result.id: result for result in session.results}
     assert session.status == "complete", session.message
     for known in KNOWN.values():
@@ -166,7 +238,7 @@ def test_a_sample_is_killed_by_the_test_it_names(name):
     assert (verdict.outcome, verdict.test) == ("killed", KNOWN[name].test), verdict.reason
 
 
-def test_a_target_that_is_gone_is_reported_by_the_process(tmp_path):
+def test_an_unknown_mutant_is_refused_by_the_process(tmp_path):
     arguments = ("-p", "unigrad_conformance.mutants_plugin", "--unigrad-mutant=no-such-mutant")
     (session,) = check([Target(mutation.BACKEND, arguments=arguments)], tmp_path, select="G1")
     assert session.status == "usage"

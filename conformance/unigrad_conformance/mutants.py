@@ -123,7 +123,7 @@ def try_mutant(mutant: Mutant) -> Verdict:
 
 
 def _try(mutant: Mutant, select: str, suite: str) -> Verdict:
-    arguments = ("-p", _PLUGIN, f"--unigrad-mutant={mutant.name}", "-x")
+    arguments = ("-p", _PLUGIN, f"--unigrad-mutant={mutant.name}")
     with tempfile.TemporaryDirectory(prefix="unigrad-mutant-") as folder:
         (session,) = check(
             [Target(mutation.BACKEND, arguments=arguments)],

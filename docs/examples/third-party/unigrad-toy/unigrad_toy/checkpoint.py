@@ -25,6 +25,7 @@ def run(region: Any) -> Any:
         region.finish(outputs)
         return outputs
     leaves, layout = tree.flatten((region.args, region.kwargs))
+    kept = tree.unflatten(layout, leaves, (region.args, region.kwargs))  # containers that nobody else can change
     needed = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
     given = [x for x in needed if not x.is_leaf]  # a leaf is a border by itself
 
@@ -32,8 +33,8 @@ def run(region: Any) -> Any:
         """Run on fresh leaves in place of the given tensors; return the outputs and those leaves."""
         fresh = {id(x): Tensor(x.data, requires_grad=True) for x in given}
         args, kwargs = region.args, region.kwargs
-        if fresh or again:  # the caller may have changed its lists since
-            args, kwargs = tree.unflatten(layout, [fresh.get(id(x), x) for x in leaves], (args, kwargs))
+        if fresh or again:
+            args, kwargs = tree.unflatten(layout, [fresh.get(id(x), x) for x in leaves], kept)
         return region.function(*args, **kwargs), [fresh[id(x)] for x in given]
 
     first = Tensor(0.0).serial

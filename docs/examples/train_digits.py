@@ -109,9 +109,9 @@ def main() -> int:
     try:
         if options.checkpoint:
             model.features = unigrad.checkpoint(model.features)
-        if options.microbatch:
+        if options.microbatch is not None:
             model.head = unigrad.microbatch(model.head, options.microbatch)
-        if options.microbatch_all:
+        if options.microbatch_all is not None:
             block = unigrad.microbatch(block, options.microbatch_all)
             block(native.tensor(train_images[:BATCH]))
         with unigrad.kept_bytes(block) as meter:

@@ -1,0 +1,87 @@
+"""The example programs run on every built-in backend, reach what they promise, and agree with each other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+BACKENDS = ("numpy", "torch")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def run(program, backend, *arguments):
+    """Run an example in a process of its own and return it; its folder is the script's, as a user has it."""
+    command = [sys.executable, str(EXAMPLES / program), "--backend", backend, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | ONE_THREAD)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("program", "last"),
+    [
+        ("three_backwards.py", "write, backward 4: the graph of this loss was released"),
+        ("sequential_microbatch.py", "all gradients agree"),
+        ("frozen_residual.py", "all gradients agree, the statistics did not move"),
+        ("image_attack.py", "after "),
+    ],
+)
+def test_program_runs(program, last, backend):
+    done = run(program, backend)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(last)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_digits_reach_98_percent_and_name_the_unused_branch(backend, tmp_path):
+    done = run("train_digits.py", backend, "--checkpoint", "--microbatch", "16", "--json", str(tmp_path / "out.json"))
+    assert done.returncode == 0, done.stderr
+    history = json.loads((tmp_path / "out.json").read_text())["epochs"]
+    assert history[-1]["accuracy"] >= 0.98
+    assert "auxiliary.weight, auxiliary.bias" in done.stdout
+    # One warning for the whole training, however many collectors were opened.
+    assert done.stderr.count("UnusedParameterWarning") + done.stdout.count("UnusedParameterWarning") == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_digits_as_a_whole_cannot_be_split(backend):
+    done = run("train_digits.py", backend, "--microbatch-all", "16")
+    assert done.returncode == 1
+    assert "features.1 computes statistics over the batch" in " ".join(done.stdout.split())
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    # One step differs by rounding; the steps of five epochs let that grow. The bounds are those of the task the program was made for.
+    [("float32", 1e-4), ("float64", 1e-10)],
+)
+def test_loss_curves_agree(dtype, bound, tmp_path):
+    curves = {}
+    for backend in BACKENDS:
+        for option in ((), ("--checkpoint",)):
+            target = tmp_path / f"{backend}{len(option)}.json"
+            arguments = ("--dropout", "0", "--epochs", "5", "--dtype", dtype, "--json", str(target), *option)
+            done = run("train_digits.py", backend, *arguments)
+            assert done.returncode == 0, done.stderr
+            curves[backend, option] = [epoch["loss"] for epoch in json.loads(target.read_text())["epochs"]]
+    for backend in BACKENDS:
+        assert curves[backend, ()] == curves[backend, ("--checkpoint",)], "checkpoint must not change a bit"
+    for left, right in zip(curves["numpy", ()], curves["torch", ()], strict=True):
+        assert abs(left - right) <= bound * abs(left)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--backend", "no-such-backend"), ("--backend", "numpy", "--microbatch", "0")],
+    ids=["unknown-backend", "size-0"],
+)
+def test_mistakes_are_told_without_a_traceback(arguments):
+    command = [sys.executable, str(EXAMPLES / "train_digits.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "error:" in done.stdout

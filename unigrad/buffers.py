@@ -1,13 +1,27 @@
-"""Copies of buffers that are put in their places."""
+"""Places of buffers, and copies to put into them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unigrad.protocols import Backend
+from unigrad.protocols import Backend, Entry
 
-__all__ = ["copies"]
+if TYPE_CHECKING:
+    from unigrad.block import Block
+
+__all__ = ["copies", "differs", "places"]
+
+
+def places(blocks: Iterable[Block]) -> list[Entry]:
+    """Return every place of a buffer, also empty ones that a forward may fill, but none of a layer that is still to be built."""
+    found: list[Entry] = []
+    for block in blocks:
+        structure = block.structure()
+        found += [
+            entry for entry in structure.buffers if entry.tensor is not None or entry.layer not in structure.pending
+        ]
+    return found
 
 
 def copies(backend: Backend, tensors: Iterable[Any]) -> list[Any]:
@@ -18,12 +32,19 @@ def copies(backend: Backend, tensors: Iterable[Any]) -> list[Any]:
     backend
         Their backend.
     tensors
-        The buffers, place by place.
+        The buffers, place by place; None where the place is empty.
     """
     made: dict[int, Any] = {}
     found = []
     for tensor in tensors:
         if id(tensor) not in made:
-            made[id(tensor)] = backend.block.clone(tensor)
+            made[id(tensor)] = None if tensor is None else backend.block.clone(tensor)
         found.append(made[id(tensor)])
     return found
+
+
+def differs(backend: Backend, left: Any, right: Any) -> bool:
+    """Whether two contents of a place differ."""
+    if left is None or right is None:
+        return left is not right
+    return not backend.block.equal(left, right)

@@ -11,7 +11,7 @@ from typing import Any
 
 from unigrad import random, tree
 from unigrad.block import Block
-from unigrad.buffers import copies
+from unigrad.buffers import copies, places
 from unigrad.captures import reachable
 from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError
 from unigrad.frozen import Frozen
@@ -275,13 +275,8 @@ def _build(
 ) -> None:
     """Create the parameters of pending layers by one unrecorded call that leaves nothing else behind."""
     primitive = backend.block
-    known = {
-        (id(entry.owner), entry.key)
-        for block in blocks
-        for entry in block.structure().buffers
-        if entry.tensor is not None
-    }
-    entries = [entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None]
+    entries = places(blocks)
+    known = {(id(entry.owner), entry.key) for entry in entries}
     generators = [item for block in blocks for item in block.structure().generators.values()]
     state = random.snapshot(backend, generators)
     fresh: list[tuple[Entry, Any]] = []

@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from unigrad import random, tree
 from unigrad.block import Block
-from unigrad.buffers import copies
+from unigrad.buffers import copies, differs, places
 from unigrad.checkpoint import Rerun, _common_backend, _held, adapt, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
 from unigrad.names import patterns_of
@@ -50,7 +52,9 @@ def microbatch(
         the parts) or a callable that takes the list of them. A mapping of output key or position to such a rule says it for one output
         of any shape.
     verify
-        Whether each call first probes, by two unrecorded runs, that samples do not depend on each other.
+        Whether each call first probes, by two unrecorded runs, that samples do not depend on each other, and that the batch axis
+        of the outputs is one (the state of a recurrent layer has it elsewhere, which shows by itself only where its lengths
+        differ from ``size``).
     allow_coupled
         Whether layers that couple samples (batch normalization in training) may run with the statistics of each part.
 
@@ -80,8 +84,8 @@ def microbatch(
     >>> neck(Tensor(np.ones((10, 3), "float32"))).shape
     (10, 2)
     """
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise ArgumentTypeError(f"size is a number of samples, not {size!r}")
+    if isinstance(size, bool) or not isinstance(size, int | np.integer):
+        raise ArgumentTypeError(f"size is a whole number of samples, not {size!r}")
     if size < 1:
         raise ArgumentError(f"size is at least 1 sample, not {size}")
     if isinstance(batch_axis, bool) or not isinstance(batch_axis, int) or batch_axis < 0:
@@ -90,7 +94,7 @@ def microbatch(
     for rule in rules:
         if rule is not None and rule not in RULES and not callable(rule):
             raise ArgumentError(f"combine is 'sum', 'mean', a callable, or a mapping to these, not {rule!r}")
-    parts = Parts(size, batch_axis, patterns_of(whole, "whole"), combine, verify, allow_coupled)
+    parts = Parts(int(size), batch_axis, patterns_of(whole, "whole"), combine, verify, allow_coupled)
     return adapt(target, parts, blocks, "microbatch")
 
 
@@ -226,7 +230,7 @@ class Parts(Rerun):
         block = backend.block
         half = min(self.size, batch // 2)
 
-        def run(changed: bool) -> list[Any]:
+        def run(changed: bool) -> dict[str, Any]:
             made = []
             for leaf, yes in zip(leaves, split, strict=True):
                 if not yes:
@@ -241,16 +245,27 @@ class Parts(Rerun):
                 made.append(block.concat([first, second], self.axis))
             args, kwargs = tree.unflatten(layout, made, like)
             with _Untouched(backend, blocks), backend.tape.no_record():
-                found = tree.flatten(function(*args, **kwargs))[0]
-                return [
-                    block.clone(block.narrow(item, self.axis, 0, half))
-                    for item in found
-                    if block.is_tensor(item) and len(block.shape(item)) > self.axis
-                ]
+                found, nesting = tree.flatten(function(*args, **kwargs))
+                outputs = {}
+                for path, item in zip(nesting.paths("output"), found, strict=True):
+                    if block.is_tensor(item) and self._rule(path, len(block.shape(item))) is None:
+                        self._require_batch(path, block.shape(item), 2 * half)
+                        outputs[path] = block.clone(block.narrow(item, self.axis, 0, half))
+                return outputs
 
-        for index, (before, after) in enumerate(zip(run(False), run(True), strict=True)):
-            if not block.equal(before, after):
-                raise _coupled(f"output {index}", "changes for some samples when only other samples change")
+        before, after = run(False), run(True)
+        if before.keys() != after.keys():
+            raise _coupled("the nesting of the outputs", "changes when only some samples change")
+        for path in before:
+            if not block.equal(before[path], after[path]):
+                raise _coupled(path, "changes for some samples when only other samples change")
+
+    def _require_batch(self, path: str, shape: tuple[int, ...], size: int) -> None:
+        if len(shape) <= self.axis or shape[self.axis] != size:
+            raise ArgumentError(
+                f"{path} has shape {shape} for a part of {size} samples, so no batch axis {self.axis}; give combine='sum', 'mean' or a "
+                "callable if it is one value a part"
+            )
 
     def _merge(self, backend: Backend, outputs: list[Any], sizes: list[int]) -> Any:
         flat = [tree.flatten(output) for output in outputs]
@@ -276,7 +291,8 @@ class Parts(Rerun):
         block = backend.block
         if not block.is_tensor(values[0]):
             if isinstance(values[0], ONCE) and all(
-                type(value) is type(values[0]) and value == values[0] for value in values
+                type(value) is type(values[0]) and (value == values[0] or (value != value and values[0] != values[0]))
+                for value in values
             ):
                 return values[0]
             raise ArgumentError(
@@ -286,12 +302,7 @@ class Parts(Rerun):
         if rule is not None:
             return self._combine(backend, rule, list(values), sizes)
         for value, size in zip(values, sizes, strict=True):
-            shape = block.shape(value)
-            if len(shape) <= self.axis or shape[self.axis] != size:
-                raise ArgumentError(
-                    f"{path} has shape {shape} for a part of {size} samples, so no batch axis {self.axis}; give combine='sum', 'mean' or a "
-                    "callable if it is one value a part"
-                )
+            self._require_batch(path, block.shape(value), size)
         return values[0] if len(values) == 1 else block.concat(list(values), self.axis)
 
     def _rule(self, path: str, dimensions: int) -> Any:
@@ -328,7 +339,7 @@ class _Untouched:
 
     def __init__(self, backend: Backend, blocks: list[Block]) -> None:
         self.backend = backend
-        self.entries = [entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None]
+        self.entries = places(blocks)
         self.generators = [item for block in blocks for item in block.structure().generators.values()]
 
     def __enter__(self) -> None:
@@ -346,8 +357,8 @@ class _Guard:
 
     def __init__(self, backend: Backend, blocks: list[Block]) -> None:
         self.backend = backend
-        self.entries = [entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None]
-        self.values = [backend.block.clone(entry.tensor) for entry in self.entries]
+        self.entries = places(blocks)
+        self.values = copies(backend, [entry.tensor for entry in self.entries])
         self.random = random.snapshot(
             backend, [item for block in blocks for item in block.structure().generators.values()]
         )
@@ -364,12 +375,13 @@ class _Guard:
         moved = [
             entry.name
             for entry, tensor, value in zip(self.entries, now, self.values, strict=True)
-            if not block.equal(tensor, value)
+            if differs(self.backend, tensor, value)
         ]
         if not moved:
             block.swap(self.entries, now)
             return
         for tensor, value in zip(originals, self.values, strict=True):
-            block.assign(tensor, block.to_numpy(value))
+            if value is not None:
+                block.assign(tensor, block.to_numpy(value))
         self.random.restore()
         raise _coupled(moved[0], "is a buffer that the forward changes")

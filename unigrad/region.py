@@ -9,9 +9,9 @@ from typing import Any
 
 from unigrad import random, tree
 from unigrad.block import Block
-from unigrad.buffers import copies
+from unigrad.buffers import copies, places
 from unigrad.errors import RecomputeMismatchError, StaleGraphError
-from unigrad.protocols import Backend, Entry
+from unigrad.protocols import Backend
 
 __all__ = ["CheckpointRegion"]
 
@@ -66,9 +66,7 @@ class CheckpointRegion:
         self._marks = [(tensor, primitive.trainable(tensor)) for _, tensor in named]
         self.parameters = [tensor for tensor, trainable in self._marks if trainable]
         self._versions = [(name, tensor, primitive.version(tensor)) for name, tensor in named]
-        self._entries: list[Entry] = [
-            entry for block in blocks for entry in block.structure().buffers if entry.tensor is not None
-        ]
+        self._entries = places(blocks)
         self._buffers = copies(backend, [entry.tensor for entry in self._entries])
         parts = [part for block in blocks for _, part in block.parts()]
         self._chosen = [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]

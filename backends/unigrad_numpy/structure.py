@@ -56,9 +56,8 @@ def describe(model: nn.Module) -> Structure:
         if not first:
             continue
         for key, tensor in vars(module)["_buffers"].items():
-            if tensor is not None:
-                name = join(path, key)
-                buffers.append(Entry(name, name, tensor, role, path, module, key))
+            name = join(path, key)
+            buffers.append(Entry(name, name, tensor, role, path, module, key))
         if module.pending:
             pending.append(path)
         if isinstance(module, nn.BatchNorm):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import unigrad
-from unigrad.errors import StaleGraphError
+from unigrad.errors import BatchCoupledError, StaleGraphError
 
 
 def test_a_block_with_lazy_buffers_can_be_copied():
@@ -75,3 +75,36 @@ def test_a_complex_parameter_is_frozen_and_unfrozen():
     assert not block.parameters["w"].requires_grad
     block.unfreeze("w")
     assert block.parameters["w"].requires_grad
+
+
+class Counting(nn.Module):
+    """Fills a registered but empty buffer in its first forward, and counts from then on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", None)
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        self.count = torch.ones(()) if self.count is None else self.count + 1
+        return self.linear(x).tanh()
+
+
+def test_a_buffer_that_the_forward_fills_is_filled_once():
+    """C3."""
+    model = Counting()
+    run = unigrad.checkpoint(model)
+    for expected in (1, 2):
+        with unigrad.GradientCollector(model) as collector:
+            loss = run(torch.ones(3, 2)).sum()
+            collector.backward(loss, retain_graph=True)
+            collector.backward(loss)
+        assert model.count.item() == expected
+
+
+def test_parts_that_fill_a_buffer_are_coupled():
+    """M5: and the place is empty again."""
+    model = Counting()
+    with pytest.raises(BatchCoupledError, match="count is a buffer"):
+        unigrad.microbatch(model, size=2)(torch.ones(3, 2))
+    assert model.count is None

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 
 from unigrad_torch.looks import is_look
 
-__all__ = ["Marks", "can_mark"]
+__all__ = ["MARKED", "Marks", "can_mark"]
 
 _untold = torch._C.DisableTorchFunctionSubclass
 _lock = threading.Lock()
@@ -44,10 +44,14 @@ class _Marked:
         if torch.compiler.is_compiling():
             with _untold():
                 return func(*args, **kwargs) if kwargs else func(*args)
-        if torch.is_grad_enabled() and not is_look(func):
-            _search(args)
+        marks = _local.marks
+        if marks is not None and torch.is_grad_enabled() and not is_look(func):
+            found: list[Any] = []
+            _find(args, found)
             if kwargs:
-                _search(kwargs.values())
+                _find(kwargs.values(), found)
+            if found and marks.use(found):  # the call goes its way as if nothing had been marked
+                return func(*args, **kwargs) if kwargs else func(*args)
         others = tuple([kind for kind in types if kind not in _PLAIN])
         if others:  # a user's own kinds of tensors, which may keep more than values: they are to see what they see without marks
             for kind in others:
@@ -93,31 +97,31 @@ _MARK: dict[type, type] = {Parameter: _MarkedParameter, Tensor: _MarkedTensor}
 _PLAIN: dict[type, type] = {mark: plain for plain, mark in _MARK.items()}
 
 
-def can_mark(leaf: Any) -> bool:
-    """Whether a leaf is of a class that can be exchanged."""
-    return type(leaf) in _MARK or type(leaf) in _PLAIN
+MARKED = frozenset(_PLAIN)
+"""Classes of marked leaves."""
+_KNOWN = MARKED.union(_MARK)
 
 
-def _search(values: Iterable[Any]) -> None:
+def can_mark(leaves: Sequence[Any]) -> bool:
+    """Whether all leaves are of classes that can be exchanged."""
+    return _KNOWN.issuperset(map(type, leaves))
+
+
+def _find(values: Iterable[Any], found: list[Any]) -> None:
     for value in values:
         kind = type(value)
         if kind in _PLAIN:
-            marks = _local.marks
-            if marks is None:
-                continue  # another thread waits for it
-            if len(_open) == 1:
-                value.__class__ = _PLAIN[kind]
-                marks.told.append(value)
-            else:
-                marks.use(value)
+            found.append(value)
         elif kind is tuple or kind is list:
-            _search(value)
+            _find(value, found)
         elif kind is dict:
-            _search(value.values())
+            _find(value.values(), found)
 
 
 class Marks:
     """The marked leaves of one thread's region."""
+
+    __slots__ = ("_waiting", "told")
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -132,29 +136,45 @@ class Marks:
     def expect(self, leaves: Sequence[Any]) -> None:
         """Mark leaves that take a gradient."""
         waiting = self._waiting
-        for leaf in leaves:
-            mark = _MARK.get(type(leaf))
-            if mark is not None and leaf.requires_grad:
-                leaf.__class__ = mark
-            elif mark is not None:
-                continue
-            waiting[id(leaf)] = leaf
-
-    def use(self, leaf: Any) -> None:
-        """Take note of the use of a leaf for which other threads may wait too."""
-        if self._waiting.pop(id(leaf), None) is None:
-            return
-        self.told.append(leaf)
         with _lock:
-            if not any(id(leaf) in marks._waiting for marks in _open):
-                leaf.__class__ = _PLAIN[type(leaf)]
+            for leaf in leaves:
+                mark = _MARK.get(type(leaf))
+                if mark is not None:
+                    if not leaf.requires_grad:
+                        continue
+                    leaf.__class__ = mark
+                waiting[id(leaf)] = leaf
+
+    def use(self, leaves: list[Any]) -> bool:
+        """Take note of the use of marked leaves; return whether all of them have their own class again."""
+        if len(_open) == 1:
+            self.told += leaves
+            for leaf in leaves:
+                leaf.__class__ = _PLAIN.get(type(leaf), type(leaf))  # one leaf may stand in several places
+            if len(_open) == 1:  # still: nobody has begun to wait for them meanwhile
+                return True
+        free = True
+        with _lock:
+            for leaf in leaves:
+                key, kind = id(leaf), type(leaf)
+                if self._waiting.pop(key, None) is not None:
+                    self.told.append(leaf)
+                if any(key in marks._waiting for marks in _open):
+                    leaf.__class__ = _MARK.get(kind, kind)
+                    free = False
+                else:
+                    leaf.__class__ = _PLAIN.get(kind, kind)
+        return free
 
     def close(self) -> None:
         """Stop, and give all leaves their own class again."""
         _local.marks = None
         with _lock:
             _open.remove(self)
-            for key, leaf in self._waiting.items():
+            waiting = self._waiting
+            if MARKED.isdisjoint(map(type, waiting.values())):
+                return  # every leaf was used, as in most steps
+            for key, leaf in waiting.items():
                 plain = _PLAIN.get(type(leaf))
-                if plain is not None and (not _open or not any(key in marks._waiting for marks in _open)):
+                if plain is not None and not any(key in marks._waiting for marks in _open):
                     leaf.__class__ = plain

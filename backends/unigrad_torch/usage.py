@@ -24,6 +24,8 @@ class Region:
     output is dropped.
     """
 
+    __slots__ = ("_marks", "_mode", "_told")
+
     def __init__(self) -> None:
         self._told: list[Any] = []
         self._mode: _Mode | None = None
@@ -34,7 +36,7 @@ class Region:
         """Take note of the next use of each of these leaves, and of every trainable leaf if ``others``."""
         if self._mode is not None:
             return  # it notes each use
-        if others or not all(map(can_mark, leaves)):
+        if others or not can_mark(leaves):
             self._drop_marks()
             self._mode = _Mode(self._told.append)
             self._mode.open()

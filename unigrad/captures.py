@@ -11,8 +11,10 @@ from typing import Any
 
 __all__ = ["name_in", "reachable"]
 
+_CALLS = (types.FunctionType, types.MethodType, functools.partial)
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, types.ModuleType})
 DEPTH = 6
+"""Attributes and items on the way to what is found; functions that call functions may lead any way."""
 LONGEST = 1000
 """Containers with more items than this hold data, not models, and are not looked into."""
 
@@ -55,7 +57,8 @@ def reachable(
             yield name, value
             if depth >= DEPTH or kind.__module__.partition(".")[0] in closed or stop(value):
                 continue
-        waiting.extend((inner, child, depth + 1) for inner, child in _below(name, value, package))
+        deeper = depth if isinstance(value, _CALLS) else depth + 1
+        waiting.extend((inner, child, deeper) for inner, child in _below(name, value, package))
 
 
 def name_in(function: Any, wanted: Callable[[Any], bool]) -> str | None:
@@ -124,7 +127,14 @@ def _seen_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield variable, cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    yield from ((key, function.__globals__[key]) for key in _global_names(code) if key in function.__globals__)
+    for key in _global_names(code):
+        if key in function.__globals__:
+            value = function.__globals__[key]
+            if isinstance(value, types.ModuleType):
+                held = vars(value)
+                yield from ((f"{key}.{inner}", held[inner]) for inner in code.co_names if inner in held)
+            else:
+                yield key, value
     names = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
     yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)

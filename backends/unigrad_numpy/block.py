@@ -143,16 +143,16 @@ def set_trainable(parameter: Any, trainable: bool) -> None:
 
 
 def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
-    """Exchange buffers; a place that is named twice is exchanged once, so that the same call undoes it."""
+    """Exchange buffers; a place that is named twice (by a module and its facade) is exchanged once, so that the same call undoes it."""
     before = []
     done: set[tuple[int, str]] = set()
     for entry, tensor in zip(entries, tensors, strict=True):
-        place = (id(entry.owner), entry.key)
+        buffers = vars(entry.owner)["_buffers"]
+        place = (id(buffers), entry.key)
         if place in done:
             before.append(tensor)
             continue
         done.add(place)
-        buffers = vars(entry.owner)["_buffers"]
         before.append(buffers[entry.key])
         buffers[entry.key] = tensor
     return before

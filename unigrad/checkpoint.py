@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from unigrad import random, tree
@@ -15,6 +15,7 @@ from unigrad.buffers import copies, places
 from unigrad.captures import reachable
 from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchError
 from unigrad.frozen import Frozen
+from unigrad.meeting import Meetings
 from unigrad.plugins import backend_of, backends_in_use, loaded_frameworks
 from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
@@ -245,16 +246,22 @@ def run(
         _build(backend, function, blocks, args, kwargs)
     frozen = [part.frozen() for part in parts]
 
+    forward = True
+
     def entered(*inner: Any, **named: Any) -> Any:
+        nonlocal forward
+        first, forward = forward, False
         _depth.value += 1
         try:
-            with _held(frozen):
+            with _held(frozen), meetings.watched() if first else nullcontext():
                 return function(*inner, **named)
         finally:
             _depth.value -= 1
 
     entered.__wrapped__ = function  # type: ignore[attr-defined]  # lets a backend look at the closure of the user's function
-    return backend.checkpoint.run(CheckpointRegion(backend, entered, args, kwargs, blocks, verify))
+    region = CheckpointRegion(backend, entered, args, kwargs, blocks, verify)
+    meetings = Meetings(backend, blocks, region.meet)
+    return backend.checkpoint.run(region)
 
 
 @contextmanager

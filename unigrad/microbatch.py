@@ -13,6 +13,7 @@ from unigrad.block import Block
 from unigrad.buffers import copies, differs, places
 from unigrad.checkpoint import Rerun, _common_backend, _held, adapt, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
+from unigrad.meeting import Meetings
 from unigrad.names import patterns_of
 from unigrad.protocols import Backend
 
@@ -362,11 +363,20 @@ class _Guard:
         self.random = random.snapshot(
             backend, [item for block in blocks for item in block.structure().generators.values()]
         )
+        self.meetings = Meetings(backend, blocks, self.meet)
+
+    def meet(self, block: Block) -> None:
+        """Take in the block of a model that a part is about to call and that nobody had named."""
+        entries = places([block])
+        self.entries += entries
+        self.values += copies(self.backend, [entry.tensor for entry in entries])
 
     def __enter__(self) -> None:
-        return None
+        self.watching = self.meetings.watched()
+        self.watching.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self.watching.__exit__(None, None, None)
         if kind is not None or not self.entries:
             return
         block = self.backend.block

@@ -292,6 +292,12 @@ class BlockModule(Protocol):
         keeps ``run``. The object has a settable attribute ``enabled`` (True): where False the call is the plain one.
         """
 
+    def layers(self, model: Any) -> Sequence[Any]:
+        """Return the model and all layers inside it, each once."""
+
+    def watch_calls(self, callback: Callable[[Any], None]) -> AbstractContextManager[Any]:
+        """Call ``callback(layer)`` before each native model or layer that runs in this thread inside the ``with``."""
+
     def on_built(self, model: Any, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` each time a pending layer of the model has just created its parameters; returns the undo."""
 

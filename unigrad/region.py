@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unigrad import random, tree
-from unigrad.block import Block
+from unigrad.block import Block, Memory
 from unigrad.buffers import copies, places
 from unigrad.errors import RecomputeMismatchError, StaleGraphError
-from unigrad.protocols import Backend
+from unigrad.protocols import Backend, Entry
 
 __all__ = ["CheckpointRegion"]
 
@@ -58,25 +58,48 @@ class CheckpointRegion:
         self.args = args
         self.kwargs = kwargs
         self._backend = backend
-        self._blocks = tuple(blocks)
         self._verify = verify
-        primitive = backend.block
-        tables = [block.table() for block in blocks]
-        named = [(name, tensor) for table in tables for name, tensor in table.parameters.items()]
-        self._marks = [(tensor, primitive.trainable(tensor)) for _, tensor in named]
-        self.parameters = [tensor for tensor, trainable in self._marks if trainable]
-        self._versions = [(name, tensor, primitive.version(tensor)) for name, tensor in named]
-        self._entries = places(blocks)
-        self._buffers = copies(backend, [entry.tensor for entry in self._entries])
-        parts = [part for block in blocks for _, part in block.parts()]
-        self._chosen = [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]
-        self._models = [part._inner for part in parts if part._inner is not None]
-        self._modes = [primitive.modes(model) for model in self._models]
-        self._generators = [item for block in blocks for item in block.structure().generators.values()]
+        self.parameters: list[Any] = []
+        self._marks: list[tuple[Any, bool]] = []
+        self._versions: list[tuple[str, Any, Any]] = []
+        self._entries: list[Entry] = []
+        self._buffers: list[Any] = []
+        self._chosen: list[tuple[Memory, bool | None, set[str]]] = []
+        self._models: list[Any] = []
+        self._modes: list[Any] = []
+        self._generators: list[Any] = []
+        self._take(blocks)
         self._random = random.snapshot(backend, self._generators)
         self._layout: tree.Layout | None = None
         self._values: list[_Value] = []
         self._own_changes: frozenset[str] = frozenset()
+
+    def _take(self, blocks: Sequence[Block]) -> None:
+        """Take note of all that belongs to some blocks, as it is now."""
+        primitive = self._backend.block
+        named = [(name, tensor) for block in blocks for name, tensor in block.parameters.items()]
+        marks = [(tensor, primitive.trainable(tensor)) for _, tensor in named]
+        self._marks += marks
+        self.parameters += [tensor for tensor, trainable in marks if trainable]
+        self._versions += [(name, tensor, primitive.version(tensor)) for name, tensor in named]
+        entries = places(blocks)
+        self._entries += entries
+        self._buffers += copies(self._backend, [entry.tensor for entry in entries])
+        parts = [part for block in blocks for _, part in block.parts()]
+        self._chosen += [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]
+        models = [part._inner for part in parts if part._inner is not None]
+        self._models += models
+        self._modes += [primitive.modes(model) for model in models]
+        self._generators += [item for block in blocks for item in block.structure().generators.values()]
+
+    def meet(self, block: Block) -> None:
+        """Take in the block of a model that the function is about to call and that nobody had named."""
+        before = len(self._generators)
+        self._take([block])
+        fresh = random.snapshot(self._backend, self._generators[before:]).generators
+        known = {id(generator) for generator, _ in self._random.generators}
+        added = tuple((generator, state) for generator, state in fresh if id(generator) not in known)
+        self._random = replace(self._random, generators=self._random.generators + added)
 
     @contextmanager
     def replay(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy as copying
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from unigrad.protocols import Entry, Structure
 from unigrad_numpy import ops
 from unigrad_numpy.facade import facade
+from unigrad_numpy.graph import changed_state, state
 from unigrad_numpy.nn import BatchNorm, Module
 from unigrad_numpy.structure import describe, places, unchanged
 from unigrad_numpy.tensor import Tensor, wrap
@@ -33,6 +35,7 @@ __all__ = [
     "is_floating",
     "is_model",
     "is_tensor",
+    "layers",
     "modes",
     "narrow",
     "on_built",
@@ -49,6 +52,7 @@ __all__ = [
     "training",
     "unwrap",
     "version",
+    "watch_calls",
     "zeros",
 ]
 
@@ -119,6 +123,16 @@ def couples_samples(model: Any) -> str | None:
 def copy(model: Any) -> Any:
     """Deep copy of the module."""
     return copying.deepcopy(model)
+
+
+def layers(model: Any) -> list[Module]:
+    """Return the module and all modules inside it."""
+    return list(model.modules())
+
+
+def watch_calls(callback: Callable[[Any], None]) -> AbstractContextManager[Any]:
+    """Call ``callback(module)`` before each module that this thread calls."""
+    return changed_state(calls=(*state.calls, callback))
 
 
 def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:

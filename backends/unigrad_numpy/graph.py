@@ -67,6 +67,7 @@ class State(threading.local):
     hooks: tuple[tuple[Callable[[Saved], Any], Callable[[Any], Saved]], ...] = ()
     storages: tuple[list[weakref.ref[Array]], ...] = ()
     created: tuple[list[Any], ...] = ()
+    calls: tuple[Callable[[Any], None], ...] = ()
     cache: dict[Any, Any] | None = None
     recomputing: bool = False
 

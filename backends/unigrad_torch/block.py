@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy as _copy
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from unigrad.protocols import Entry, Structure
@@ -30,7 +33,8 @@ from unigrad_torch.arrays import (
     zeros,
 )
 from unigrad_torch.facade import facade
-from unigrad_torch.modules import describe, inner, layers, unchanged
+from unigrad_torch.modules import describe, inner, unchanged
+from unigrad_torch.modules import layers as named_layers
 
 __all__ = [
     "add",
@@ -49,6 +53,7 @@ __all__ = [
     "is_floating",
     "is_model",
     "is_tensor",
+    "layers",
     "modes",
     "narrow",
     "on_built",
@@ -65,6 +70,7 @@ __all__ = [
     "training",
     "unwrap",
     "version",
+    "watch_calls",
     "zeros",
 ]
 
@@ -133,7 +139,7 @@ def set_modes(model: Any, modes: list[tuple[Any, bool]]) -> None:
 
 def couples_samples(model: Any) -> str | None:
     """Path of the first batch normalization that would use the statistics of the batch, else None."""
-    for path, _, module in layers(model):
+    for path, _, module in named_layers(model):
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
             return path
     return None
@@ -173,6 +179,27 @@ class _Built:
 
 def _silent(module: Any, args: Any) -> None:
     """Stand in a copied or saved layer for a hook that belongs to the original."""
+
+
+def layers(model: Any) -> list[Any]:
+    """Return the module and all modules inside it."""
+    return list(model.modules())
+
+
+@contextmanager
+def watch_calls(callback: Callable[[Any], None]) -> Iterator[None]:
+    """Call ``callback(module)`` before each module that this thread calls."""
+    thread = threading.get_ident()
+
+    def before(module: Any, args: Any) -> None:
+        if threading.get_ident() == thread:
+            callback(module)
+
+    handle = register_module_forward_pre_hook(before)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:

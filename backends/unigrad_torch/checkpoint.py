@@ -27,6 +27,7 @@ from unigrad.protocols import Region
 from unigrad_torch.captures import edges, reached, refuse, registrations, sequence_number
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.fingerprint import fingerprint
+from unigrad_torch.marks import unnoticed
 from unigrad_torch.precision import Precision
 from unigrad_torch.recompute import in_recompute, recomputing
 
@@ -202,6 +203,7 @@ class _Frame:
             contexts.enter_context(region.replay())
             contexts.enter_context(self.precision.restored())
             contexts.enter_context(recomputing())
+            contexts.enter_context(unnoticed())
             contexts.enter_context(torch.enable_grad())
             registered = contexts.enter_context(registrations())
             contexts.enter_context(_recording(recorder))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import Parameter
 
 from unigrad_torch.looks import is_look
 
-__all__ = ["MARKED", "Marks", "can_mark"]
+__all__ = ["MARKED", "Marks", "can_mark", "unnoticed"]
 
 _untold = torch._C.DisableTorchFunctionSubclass
 _lock = threading.Lock()
@@ -178,3 +179,13 @@ class Marks:
                 plain = _PLAIN.get(type(leaf))
                 if plain is not None and not any(key in marks._waiting for marks in _open):
                     leaf.__class__ = plain
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Let this thread use leaves without a note: a recompute is no use of what its forward used."""
+    marks, _local.marks = _local.marks, None
+    try:
+        yield
+    finally:
+        _local.marks = marks

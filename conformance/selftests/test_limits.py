@@ -8,11 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import unigrad_numpy
-import unigrad_torch
 from torch import nn
-from unigrad_numpy import Tensor
-from unigrad_numpy import nn as numpy_nn
 
 import unigrad
 
@@ -106,26 +102,6 @@ def test_a_script_module_is_refused(inside):
     block = unigrad.wrap(nn.Sequential(scripted) if inside else scripted)
     with pytest.raises(unigrad.UnsupportedError, match=("'0'" if inside else "the model") + " is a TorchScript module"):
         _ = block.parameters
-
-
-MODELS = [
-    pytest.param(lambda: numpy_nn.BatchNorm(2), Tensor, id=unigrad_numpy.unigrad_backend().name),
-    pytest.param(lambda: nn.BatchNorm1d(2), torch.tensor, id=unigrad_torch.unigrad_backend().name),
-]
-
-
-@pytest.mark.parametrize(("make", "tensor"), MODELS)
-@pytest.mark.parametrize("given", [False, True])
-def test_a_model_that_cannot_be_seen_has_its_buffers_moved_twice_unless_it_is_given(make, tensor, given):
-    model = make()
-    hidden = [[[[[[[[model]]]]]]]]
-    blocks = [model] if given else None
-    run = unigrad.checkpoint(lambda x: hidden[0][0][0][0][0][0][0][0](x), blocks=blocks)
-    with unigrad.GradientCollector(model) as collector:
-        collector.backward(run(tensor(BATCH)).sum())
-    gradient = collector.gradients["bias"]
-    assert unigrad.backend_of(gradient).block.to_numpy(gradient).tolist() == [2, 2]
-    assert unigrad.wrap(model).state()["num_batches_tracked"] == (1 if given else 2)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from unigrad_numpy.graph import state
 from unigrad_numpy.tensor import Parameter, Tensor
 
 __all__ = ["Module"]
@@ -42,6 +43,8 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output."""
+        for watcher in state.calls:
+            watcher(self)
         return self.forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

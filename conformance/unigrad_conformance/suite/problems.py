@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def dense(samples: Any, inputs: int, outputs: int, *, seed: int = 0, bias: bool 
 def mlp(samples: Any, *widths: int, seed: int = 0, dtype: str = "float32", rate: float | None = None) -> Any:
     """Return dense layers of the given widths with tanh between them, and dropout if ``rate`` is given."""
     layers = []
-    for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (inputs, outputs) in enumerate(pairwise(widths)):
         layers.append(dense(samples, inputs, outputs, seed=seed + index, dtype=dtype))
         if index < len(widths) - 2:
             layers.append(samples.layer("tanh"))

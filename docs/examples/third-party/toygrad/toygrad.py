@@ -18,6 +18,8 @@ __version__ = "1.2"
 recording = True
 use_hooks: list[Callable[[Tensor], Any]] = []
 """Called with each trainable leaf that a recorded operation uses."""
+call_hooks: list[Callable[[Module], Any]] = []
+"""Called with each module that is about to run."""
 generator = np.random.default_rng(0)
 _serial = itertools.count()
 
@@ -213,6 +215,8 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs."""
+        for hook in list(call_hooks):
+            hook(self)
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

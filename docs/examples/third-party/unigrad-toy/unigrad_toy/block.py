@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy as copies
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,19 @@ def facade(model: Any, run: Callable[..., Any]) -> Any:
     twin.__dict__ = vars(model)
     twin.enabled = True
     return twin
+
+
+def layers(model: Any) -> list[Any]:
+    return [module for _, module in model.modules()]
+
+
+@contextmanager
+def watch_calls(callback: Callable[[Any], None]) -> Iterator[None]:
+    toygrad.call_hooks.append(callback)
+    try:
+        yield
+    finally:
+        toygrad.call_hooks.remove(callback)
 
 
 def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:

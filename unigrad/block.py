@@ -72,6 +72,11 @@ class Block:
         assert self._names is not None  # structure() has just made it
         return self._names
 
+    def engine(self) -> str:
+        """Return the name of the engine that serves the model as it was when the structure was last looked at."""
+        structure = self._structure if self._structure is not None else self.structure()
+        return self.backend.tape.engine(self.native, structure)
+
     def parts(self) -> Sequence[tuple[str, Block]]:
         """Return the blocks that this one consists of, with the prefixes of their names."""
         return (("", self),)

@@ -24,6 +24,7 @@ from unigrad.errors import (
 from unigrad.gradients import Gradients, Store
 from unigrad.losses import check_losses, check_weight, require_number, require_tensor
 from unigrad.protocols import Backend, Capability, Graph
+from unigrad.table import Table
 from unigrad.usage import Usage
 from unigrad.wrapping import wrap
 
@@ -92,8 +93,10 @@ class GradientCollector:
         self._accumulate = accumulate
         self._parameters = parameters
         self._on_unused = on_unused
-        self._expected = names.patterns_of(expect_unused, "expect_unused")
-        usage.check_expected(self.block, self._expected)
+        self._expected: tuple[str, ...] = ()
+        if expect_unused != ():
+            self._expected = names.patterns_of(expect_unused, "expect_unused")
+            usage.check_expected(self.block, self._expected)
         self._thread = 0
         self._open = False
         self._entered = False
@@ -102,6 +105,7 @@ class GradientCollector:
         self._inputs = Store(self.backend)
         self._watched: dict[str, Any] = {}
         self._origins: set[int] = set()
+        self._table: Table | None = None
         self._name_of: Mapping[int, str] = {}
         self._leaves: Sequence[Any] = ()
         self._region: Any = None
@@ -116,15 +120,11 @@ class GradientCollector:
     def __enter__(self) -> GradientCollector:
         if self._entered:
             raise CollectorClosedError("a collector is entered once; make a new one")
-        engines = {self.backend.tape.engine(part.native, part.structure()) for _, part in self.block.parts()}
-        if len(engines) > 1:
-            raise ArgumentError(
-                f"the joined blocks need different engines ({', '.join(sorted(engines))}); use one collector each"
-            )
         self._look_up()
+        engine = self.block.engine()
         self._region = recording.join(self.backend, self, self._leaves, self.block.waits)
         self._thread = threading.get_ident()
-        self._engine = engines.pop()
+        self._engine = engine
         self._open = self._entered = True
         return self
 
@@ -134,13 +134,14 @@ class GradientCollector:
         self._check_thread()
         region, self._region = self._region, None
         self._open = False
-        region.leave(self, deliver=not self._complete())
+        complete = self._complete()
+        region.leave(self, deliver=not complete)
         if self._strangers:
             self._resolve()
         else:
             self._register()
         try:
-            if kind is None:
+            if kind is None and not complete:
                 self._judge(stacklevel=2)
         finally:
             self._watched = {}
@@ -162,13 +163,15 @@ class GradientCollector:
 
     def _look_up(self) -> None:
         table = self.block.table()
+        if table is self._table:
+            return
         known, leaves = table.name_of, table.leaves
         # A forward that used a parameter replaced since still gives its gradient.
         past = [leaf for leaf in self._leaves if id(leaf) not in known]
         if past:
             known = {**known, **{id(leaf): self._name_of[id(leaf)] for leaf in past}}
             leaves = (*leaves, *past)
-        self._name_of, self._leaves = known, leaves
+        self._table, self._name_of, self._leaves = table, known, leaves
 
     def _register(self) -> None:
         for leaf in self._strangers:
@@ -353,25 +356,32 @@ class GradientCollector:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         tape = self.backend.tape
         own = dict(reached) if self._parameters else {}
-        targets = [*own.values(), *self._watched.values()]
+        targets = [*own.values(), *self._watched.values()] if self._watched else list(own.values())
         keep = retain or create
         found: Sequence[Any | None] = []
         if targets:
             found = tape.vjp(graph, cotangents, targets, retain=keep, create=create)
         if not keep:
             tape.release(graph)
-        count = len(own)
-        return (
-            {name: value for name, value in zip(own, found[:count], strict=True) if value is not None},
-            {name: value for name, value in zip(self._watched, found[count:], strict=True) if value is not None},
-        )
+        computed = {name: value for name, value in zip(own, found, strict=False) if value is not None}
+        if not self._watched:
+            return computed, {}
+        rest = found[len(own) :]
+        return computed, {name: value for name, value in zip(self._watched, rest, strict=True) if value is not None}
 
-    def _split(self, graph: Graph) -> tuple[dict[str, Any], set[int]]:
+    def _split(self, graph: Graph) -> tuple[Mapping[str, Any], set[int]]:
         """Sort the leaves of a graph into own ones by name, and the ids of foreign ones."""
+        name_of, table, leaves = self._name_of, self._table, graph.leaves
+        assert table is not None  # looked up when entering
+        if (
+            len(leaves) == len(table.leaves)
+            and name_of is table.name_of
+            and all(map(name_of.__contains__, map(id, leaves)))
+        ):
+            return table.parameters, set()  # all of them and nothing else, as in most steps
         reached: dict[str, Any] = {}
         outside: set[int] = set()
-        name_of = self._name_of
-        for leaf in graph.leaves:
+        for leaf in leaves:
             name = name_of.get(id(leaf))
             if name is not None:
                 if name in reached:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
 from unigrad.protocols import Backend
@@ -18,9 +18,14 @@ class Gradients(Mapping[str, Any]):
     It is a snapshot: a later backward does not change it, and writing into a gradient does not change the collector.
     """
 
-    def __init__(self, stored: Mapping[str, Any], copy: Callable[[str, Any], Any]) -> None:
+    __slots__ = ("_clone", "_convert", "_copies", "_stored")
+
+    def __init__(
+        self, stored: Mapping[str, Any], clone: Callable[[Any], Any], convert: Callable[[str, Any], Any] | None = None
+    ) -> None:
         self._stored = stored
-        self._copy = copy
+        self._clone = clone
+        self._convert = convert
         self._copies: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -28,8 +33,27 @@ class Gradients(Mapping[str, Any]):
             if name not in self._stored:
                 known = ", ".join(self._stored) or "none"
                 raise KeyError(f"no loss depended on {name!r}; there are gradients of: {known}")
-            self._copies[name] = self._copy(name, self._stored[name])
+            self._copies[name] = self._copy(name)
         return self._copies[name]
+
+    def _copy(self, name: str) -> Any:
+        value = self._stored[name]
+        return self._clone(value) if self._convert is None else self._convert(name, value)
+
+    def _all(self) -> dict[str, Any]:
+        """Copy what was not read yet, all at once: the views that ``Mapping`` has itself ask for each name in Python."""
+        copies = self._copies
+        if len(copies) < len(self._stored):
+            self._copies = {name: copies[name] if name in copies else self._copy(name) for name in self._stored}
+        return self._copies
+
+    def values(self) -> ValuesView[Any]:
+        """Return the gradients."""
+        return self._all().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return the names with the gradients."""
+        return self._all().items()
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored
@@ -46,6 +70,8 @@ class Gradients(Mapping[str, Any]):
 
 class Store:
     """Accumulated gradients by name; every update makes a new mapping, so that handed-out ones stand."""
+
+    __slots__ = ("backend", "connected", "halves", "values")
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -81,12 +107,12 @@ class Store:
         block = self.backend.block
         clone, halves = block.clone, self.halves
         if divisor is None and not self.connected and not halves:
-            return Gradients(self.values, lambda name, stored: clone(stored))
+            return Gradients(self.values, clone)
         factor = 1.0 if divisor is None else 1.0 / divisor
         plain = divisor is None and not self.connected
 
-        def copy(name: str, stored: Any) -> Any:
+        def convert(name: str, stored: Any) -> Any:
             value = clone(stored) if plain else block.scale(stored, factor)
             return block.cast(value, halves[name]) if name in halves else value
 
-        return Gradients(self.values, copy)
+        return Gradients(self.values, clone, convert)

@@ -7,7 +7,7 @@ from typing import Any
 
 from unigrad import names
 from unigrad.block import Block, Memory
-from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from unigrad.protocols import Backend, Entry, Structure
 from unigrad.table import table_of
 
@@ -51,6 +51,15 @@ class JoinedBlock(Block):
             self._structure = Structure(tuple(parameters), tuple(buffers), tuple(pending), norms, generators)
             self._names = table_of(self._structure)
         return self._structure
+
+    def engine(self) -> str:
+        """Return the name of the engine that serves all parts; ``ArgumentError`` if they need different ones."""
+        engines = {part.engine() for _, part in self.parts()}
+        if len(engines) > 1:
+            raise ArgumentError(
+                f"the joined blocks need different engines ({', '.join(sorted(engines))}); use one collector each"
+            )
+        return engines.pop()
 
     def parts(self) -> Sequence[tuple[str, Block]]:
         """Return the joined blocks with their prefixes."""

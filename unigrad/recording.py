@@ -26,9 +26,12 @@ class SharedRegion:
     its own time.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    __slots__ = ("_backend", "_listeners", "_region", "_several")
+
+    def __init__(self, backend: Backend, listener: Listener, several: bool) -> None:
         self._backend = backend
-        self._listeners: list[Listener] = []
+        self._several = several  # whether other threads may have a region too
+        self._listeners: list[Listener] = [listener]
         self._region: RecordingRegion = backend.tape.open_region()
 
     def deliver(self) -> None:
@@ -61,7 +64,7 @@ class SharedRegion:
             try:
                 self._backend.tape.close_region(self._region)
             finally:
-                if not _kept(self._backend):
+                if not self._several:
                     _leave_thread(self._backend.spec.name)
 
 
@@ -100,26 +103,22 @@ def join(backend: Backend, listener: Listener, leaves: Sequence[Any], others: bo
         shared.expect(leaves, others)
         shared._listeners.append(listener)
         return shared
-    if not _kept(backend):
+    several = backend.spec.guarantees.get(Guarantee.THREADS) == "kept"
+    if not several:
         _enter_thread(name)
     try:
-        shared = SharedRegion(backend)
+        shared = SharedRegion(backend, listener, several)
         try:
             shared.expect(leaves, others)
         except BaseException:
             backend.tape.close_region(shared._region)
             raise
     except BaseException:
-        if not _kept(backend):
+        if not several:
             _leave_thread(name)
         raise
     _local.shared[name] = shared
-    shared._listeners.append(listener)
     return shared
-
-
-def _kept(backend: Backend) -> bool:
-    return backend.spec.guarantees.get(Guarantee.THREADS) == "kept"
 
 
 def _enter_thread(name: str) -> None:

@@ -46,8 +46,12 @@ def _dense(tensor: Tensor) -> Tensor:
 
 def clone(tensor: Any) -> Any:
     """Return a dense contiguous copy without a graph."""
-    with unseen():
-        return _dense(tensor).clone(memory_format=torch.contiguous_format)
+    if type(tensor) is not Tensor or torch._C._len_torch_function_stack():
+        with unseen():
+            return _dense(tensor).clone(memory_format=torch.contiguous_format)
+    # Nobody would be told, so the context, which costs as much as a small copy, can be left out.
+    tensor = _dense(tensor)
+    return tensor.clone() if tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def zeros(tensor: Any) -> Any:

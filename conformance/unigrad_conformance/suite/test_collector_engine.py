@@ -40,7 +40,7 @@ def test_a_plain_model_is_served_by_the_pure_engine(samples):
 def test_an_engine_that_cannot_serve_is_refused_at_entering(samples, backend, monkeypatch):
     own = leaves(samples, a=[1, 2])
 
-    def refuse(model):
+    def refuse(model, structure):
         raise UnsupportedError("sharded")
 
     with monkeypatch.context() as patch:
@@ -57,7 +57,7 @@ def test_joined_blocks_of_two_engines_are_refused(samples, backend, monkeypatch)
     first, second = dense(samples, 2, 1), dense(samples, 2, 1)
     joined = unigrad.join(first=first, second=second)
     with monkeypatch.context() as patch:
-        patch.setattr(backend.tape, "engine", lambda model: "native" if model is first else "pure")
+        patch.setattr(backend.tape, "engine", lambda model, structure: "native" if model is first else "pure")
         with pytest.raises(ArgumentError, match=r"native.*pure"), collector_of(joined):
             raise AssertionError
     with collector_of(joined) as collector:

@@ -23,6 +23,7 @@ __all__ = ["Verdict", "run_mutants", "try_mutant"]
 
 _PLUGIN = "unigrad_conformance.mutants_plugin"
 _LIMIT_S = 120.0
+_WIDTH = 170
 _OWN_FAULTS = ("NameError", "UnboundLocalError", "AttributeError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
 
@@ -80,7 +81,8 @@ def run_mutants(console: Console, jobs: int, only: Collection[str] | None = None
     for verdict in track(_all(chosen, jobs), "mutants", len(chosen), console=console, transient=True):
         verdicts[verdict.mutant.name] = verdict
     ordered = [verdicts[mutant.name] for mutant in chosen]
-    console.print(_table(ordered))
+    # In a file or pipe rich takes 80 columns, too narrow for ids of tests.
+    console.print(_table(ordered), width=None if console.is_terminal else _WIDTH, crop=False)
     left = [verdict for verdict in ordered if verdict.outcome != "killed"]
     killed = len(ordered) - len(left)
     console.print(f"{killed} of {len(ordered)} mutants killed in {time.monotonic() - began:.0f} s")

@@ -183,7 +183,11 @@ class Samples(Protocol):
 
 
 class Bench(Protocol):
-    """Module ``bench`` of a backend: the framework's own idiom, for ``unigrad bench``."""
+    """Module ``bench`` of a backend: the framework's own idiom, for ``unigrad bench``.
+
+    It may also have ``BOUNDS``: what the figures ``"step, large"``, ``"step, small"``, ``"input"``, ``"checkpoint, time"`` and
+    ``"checkpoint, peak"`` may be at most.
+    """
 
     def stack(self, layers: int, width: int, activation: str | None) -> Any:
         """Native sequential model of ``layers`` dense layers, each followed by the activation (``"relu" "tanh"`` or None)."""

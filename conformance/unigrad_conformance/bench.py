@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,17 +19,13 @@ from unigrad_conformance.bench_cases import CASES, Figure
 __all__ = ["main"]
 
 
-def main(
-    names: Sequence[str], json_path: Path | None = None, pairs: int = 60, warmups: int = 10, only: str = ""
-) -> int:
+def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "") -> tuple[int, dict[str, Any]]:
     """Measure one or more backends and print a table each.
 
     Parameters
     ----------
     names
         Names of backends; one at a time is measured, each should have a process of its own.
-    json_path
-        Where the figures are written.
     pairs, warmups
         Interleaved pairs that count, and those before them that do not.
     only
@@ -39,8 +33,8 @@ def main(
 
     Returns
     -------
-    int
-        0 if every figure is within its bound, 1 if one is not, 2 if nothing was measured.
+    tuple
+        0 if every figure is within its bound, 1 if one is not, 2 if nothing was measured; and the figures as data for JSON.
     """
     console = Console()
     results: dict[str, Any] = {"machine": _machine(), "pairs": pairs, "backends": {}}
@@ -59,12 +53,10 @@ def main(
         missed += sum(figure.ok is False for figure in figures)
         measured += len(figures)
         results["backends"][name] = {"version": backend.version, "figures": [asdict(figure) for figure in figures]}
-    if json_path is not None:
-        json_path.write_text(json.dumps(results, indent=1) + "\n")
     if not measured:
         console.print("nothing was measured")
-        return 2
-    return 1 if missed else 0
+        return 2, results
+    return 1 if missed else 0, results
 
 
 def _machine() -> dict[str, Any]:

@@ -60,6 +60,11 @@ class Setting:
         """The backend's module ``bench`` (see ``unigrad.samples.Bench``)."""
         return importlib.import_module(f"{self.backend.spec.package}.bench")
 
+    def bound(self, figure: str) -> float | None:
+        """Return the bound that the backend sets itself for a figure against its framework's own idiom."""
+        bounds: dict[str, float] = getattr(self.native, "BOUNDS", {})
+        return bounds.get(figure)
+
     def compare(self, what: str, ours: Callable[[], Any], theirs: Callable[[], Any], bound: float | None) -> Figure:
         """Time two functions in turn and return the ratio pair by pair; the order within a pair alternates."""
         for _ in range(self.warmups):
@@ -107,11 +112,12 @@ def step_overhead(setting: Setting) -> list[Figure]:
     """Collector step against the native step."""
     native = setting.native
     figures = []
-    for layers, width, batch, bound in ((20, 256, 512, 1.05), (2, 8, 64, 1.30)):
+    for layers, width, batch, size in ((20, 256, 512, "large"), (2, 8, 64, "small")):
         block = unigrad.wrap(native.stack(layers, width, "relu"))
         x = native.data(batch, width)
         theirs = native.step(block.native, list(block.parameters.values()), x)
         what = f"collector step / native step, {layers} layers {width} wide, batch {batch}"
+        bound = setting.bound(f"step, {size}")
         figures.append(setting.compare(what, collector_step(block, native, x), theirs, bound))
     return figures
 
@@ -133,7 +139,7 @@ def input_gradients(setting: Setting) -> list[Figure]:
             "input gradients only / native, 20 layers 256 wide, batch 512",
             ours,
             native.input_step(block.native, x),
-            1.05,
+            setting.bound("input"),
         )
     ]
 
@@ -182,8 +188,18 @@ def checkpoint_cost(setting: Setting) -> list[Figure]:
     own = native.recompute(segments)
     if own is not None:
         theirs = native.step(own, parameters, x)
-        figures.append(few.compare(f"checkpoint / native recompute, {shape}", ours, theirs, 1.10))
-        figures.append(_peaks(setting, f"checkpoint / native recompute, {shape}", "checkpoint", "recompute", 1.05))
+        figures.append(
+            few.compare(f"checkpoint / native recompute, {shape}", ours, theirs, setting.bound("checkpoint, time"))
+        )
+        figures.append(
+            _peaks(
+                setting,
+                f"checkpoint / native recompute, {shape}",
+                "checkpoint",
+                "recompute",
+                setting.bound("checkpoint, peak"),
+            )
+        )
     figures.append(_peaks(setting, f"checkpoint / plain, {shape}", "checkpoint", "deep", None))
     return figures
 

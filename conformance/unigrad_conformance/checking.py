@@ -121,8 +121,8 @@ def _closing(sessions: Sequence[Session], code: int, pattern: str | None) -> str
         empty = ", ".join(session.backend for session in sessions if not session.results) or "anything"
         return f"NO TEST RAN on {empty}" + ("" if pattern is None else f": none matches {pattern!r}")
     tests = sum(len(session.results) for session in sessions)
-    verdict = "KEPT" if code == 0 else "FAILED"
-    return f"{verdict}: {tests} tests on {', '.join(session.backend for session in sessions)}"
+    where = f"{tests} tests on {', '.join(session.backend for session in sessions)}"
+    return f"KEPT: {where}" if code == 0 else f"FAILED: see above, of {where}"
 
 
 def _data(sessions: Sequence[Session], code: int) -> dict[str, Any]:

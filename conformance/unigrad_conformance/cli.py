@@ -75,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="time and memory as ratios to the framework's own idiom")
     bench.add_argument("names", nargs="+", metavar="NAME")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures into a file")
+    bench.add_argument("--only", default="", metavar="TEXT", help="only the cases whose name has this text")
+    bench.add_argument("--pairs", type=int, default=60, metavar="N", help="interleaved pairs that count (default 60)")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -212,7 +214,13 @@ def _bench(arguments: argparse.Namespace) -> int:
         if row.status != "ready":
             raise _Mistake(row.error or f"backend {name!r} is {row.status}")
     bench = importlib.import_module("unigrad_conformance.bench")
-    return int(bench.main(arguments.names, arguments.json))
+    if arguments.pairs < 2:
+        raise _Mistake("--pairs needs at least 2")
+    warmups = min(10, arguments.pairs)
+    with _Output(arguments.json) as output:
+        code, data = bench.main(arguments.names, arguments.pairs, warmups, arguments.only)
+        output.write(data)
+    return int(code)
 
 
 if __name__ == "__main__":

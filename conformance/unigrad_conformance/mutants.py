@@ -76,20 +76,23 @@ def run_mutants(console: Console, jobs: int, only: Collection[str] | None = None
     if unknown:
         raise ArgumentError(f"no mutant named {', '.join(unknown)}; there are: {', '.join(known)}")
     chosen = [mutant for name, mutant in known.items() if only is None or name in only]
+    if not console.is_terminal:  # a file or pipe has no width, and rich's 80 columns are too narrow for ids of tests
+        console.width = max(console.width, _WIDTH)
     began = time.monotonic()
     verdicts = {}
     for verdict in track(_all(chosen, jobs), "mutants", len(chosen), console=console, transient=True):
         verdicts[verdict.mutant.name] = verdict
     ordered = [verdicts[mutant.name] for mutant in chosen]
-    # In a file or pipe rich takes 80 columns, too narrow for ids of tests.
-    console.print(_table(ordered), width=None if console.is_terminal else _WIDTH, crop=False)
+    console.print(_table(ordered))
     left = [verdict for verdict in ordered if verdict.outcome != "killed"]
     killed = len(ordered) - len(left)
     console.print(f"{killed} of {len(ordered)} mutants killed in {time.monotonic() - began:.0f} s")
     for verdict in left:
         mutant = verdict.mutant
-        console.print(f"{verdict.outcome}: {mutant.name} ({mutant.clause}): {mutant.breaks}", markup=False)
-        console.print(f"    {verdict.reason}", markup=False)
+        console.print(
+            f"{verdict.outcome}: {mutant.name} ({mutant.clause}): {mutant.breaks}", markup=False, soft_wrap=True
+        )
+        console.print(f"    {verdict.reason}", markup=False, soft_wrap=True)
     return 0 if chosen and not left else 1
 
 

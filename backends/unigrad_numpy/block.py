@@ -225,14 +225,16 @@ def zeros(tensor: Any) -> Any:
 
 def add(left: Any, right: Any) -> Any:
     """Return the sum."""
-    return ops.add(left, right)
+    with np.errstate(all="ignore"):  # a gradient that is inf or nan is an answer
+        return ops.add(left, right)
 
 
 def scale(tensor: Any, factor: Any) -> Any:
     """Return the tensor times a number, in the tensor's dtype."""
     if isinstance(factor, Tensor):
         factor = ops.cast(factor, tensor.dtype)
-    return ops.mul(tensor, factor)
+    with np.errstate(all="ignore"):  # a gradient that is inf or nan is an answer
+        return ops.mul(tensor, factor)
 
 
 def cast(tensor: Any, dtype: str) -> Any:
@@ -241,9 +243,9 @@ def cast(tensor: Any, dtype: str) -> Any:
 
 
 def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
-    """Return ``min(1, maximum / norm)``, the norm taken in float64."""
+    """Return ``min(1, maximum / norm)``, the norm taken in float64; nan for a norm that is no number."""
     norm = math.sqrt(sum(float(np.square(tensor._array, dtype=np.float64).sum()) for tensor in tensors))
-    return min(1.0, maximum / norm) if norm else 1.0
+    return 1.0 if norm == 0 or norm <= maximum else maximum / norm
 
 
 def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:

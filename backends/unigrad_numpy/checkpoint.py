@@ -45,6 +45,7 @@ def run(region: Region) -> Any:
         outputs = region.function(*args, **kwargs)
     call.end = next_serial()
     region.finish(outputs)
+    call.complete = True
     return outputs
 
 
@@ -90,7 +91,9 @@ class _Call:
         self._layout = layout
         # Containers of its own and without the tensors: the function or its caller may change those that were given.
         self._like = tree.unflatten(layout, [None] * len(leaves), (region.args, region.kwargs))
-        self._inputs = [_Input(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        inputs: dict[int, _Input] = {id(leaf): _Input(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        self._inputs = [inputs.get(id(leaf), leaf) for leaf in leaves]
+        self.complete = False
         self._count = 0
         self.start = self.end = next_serial()
 
@@ -113,16 +116,25 @@ class _Call:
         return item
 
     def _recompute(self) -> list[Saved | None]:
-        values = [leaf.value() if isinstance(leaf, _Input) else leaf for leaf in self._inputs]
+        # A tensor that is given twice is one tensor in the recompute too.
+        tensors = {id(leaf): leaf.value() for leaf in self._inputs if isinstance(leaf, _Input)}
+        values = [tensors.get(id(leaf), leaf) for leaf in self._inputs]
         args, kwargs = tree.unflatten(self._layout, values, self._like)
         items: list[Saved | None] = []
         created: list[Any] = []
+
+        def take(saved: Saved) -> Saved:
+            items.append(saved)
+            return saved
+
         with (
             self.region.replay(),
             changed_state(recording=True, recomputing=True, created=(created,), observers=()),
-            saved_hooks(items.append, _lost),
+            saved_hooks(take, _taken),
         ):
             outputs = self.region.function(*args, **kwargs)
+        if not self.complete:  # a backward inside the function, while its forward still runs
+            return list(items)
         if created:
             shapes = ", ".join(str(parameter.shape) for parameter in created)
             raise CreatedParameterError(
@@ -156,5 +168,5 @@ class _Input:
         return tensor
 
 
-def _lost(payload: Any) -> Saved:
-    raise RecomputeMismatchError("a backward reached the graph of a recompute, which is not kept")
+def _taken(payload: Saved) -> Saved:
+    return payload

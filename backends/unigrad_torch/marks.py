@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
+from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from unigrad_torch.looks import is_look
@@ -42,11 +43,11 @@ class _Marked:
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         # In a traced call no class is exchanged, and nothing here may stop the tracing.
-        if torch.compiler.is_compiling():
+        if is_compiling():
             with _untold():
                 return func(*args, **kwargs) if kwargs else func(*args)
         marks = _local.marks
-        if marks is not None and torch.is_grad_enabled() and not is_look(func):
+        if marks is not None and is_grad_enabled() and not is_look(func):
             found: list[Any] = []
             _find(args, found)
             if kwargs:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from itertools import repeat
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -50,8 +49,7 @@ _mark = object()
 """Stands in the metadata of each released node."""
 _harmless: set[type] = set()
 _Leaf = torch._C._functions.AccumulateGrad
-_REQUIRES, _HOOKS, _LAYOUT = attrgetter("requires_grad"), attrgetter("_backward_hooks"), attrgetter("layout")
-_STRIDED = {torch.strided}
+_REQUIRES, _HOOKS = attrgetter("requires_grad"), attrgetter("_backward_hooks")
 _PLAIN_KINDS = {Tensor, Parameter, *MARKED}
 
 
@@ -166,15 +164,31 @@ def vjp(
     """Return the vector-Jacobian product for each target, None where not reached or frozen since the forward."""
     if graph.released is not None:
         raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
+    given: set[int] = set()
     mode = pause()
     try:
         asked = targets if all(map(_REQUIRES, targets)) else [target for target in targets if target.requires_grad]
         if not asked:
             return [None] * len(targets)
-        dense = [
-            vector if vector is None or vector.layout is torch.strided else vector.to_dense() for vector in cotangents
-        ]
-        found = _grad(graph.losses, asked, dense, retain, create)
+        loss = graph.losses[0]
+        if (
+            len(cotangents) == 1
+            and cotangents[0] is None
+            and type(loss) is Tensor
+            and loss.is_floating_point()
+            and _PLAIN_KINDS.issuperset(map(type, asked))
+            and not torch._C._len_torch_function_stack()
+        ):
+            # What autograd.grad does in the end; its checks and its look for overridden functions cost a small model a tenth of a step.
+            found = _engine_run_backward(
+                (loss,), (torch.ones_like(loss),), retain, create, tuple(asked), True, accumulate_grad=False
+            )
+        else:
+            dense = [one if one is None or one.layout is torch.strided else one.to_dense() for one in cotangents]
+            given = {one.untyped_storage()._cdata for one in dense if one is not None}
+            found = torch.autograd.grad(
+                graph.losses, asked, dense, retain_graph=retain, create_graph=create, allow_unused=True
+            )
     except RuntimeError as error:
         text = str(error)
         if _SECOND in text:
@@ -188,37 +202,22 @@ def vjp(
         raise
     finally:
         resume(mode)
-    if not all(map(is_not, found, repeat(None))):
-        _refuse_converted(graph, asked, found)
-        plain = False
+    plain = not given and not graph.custom and not any(map(_HOOKS, asked))
+    for gradient in found:
+        if gradient is None:
+            _refuse_converted(graph, asked, found)
+            plain = False
+            break
+        plain = plain and gradient.layout is torch.strided
+    if plain:
+        results = list(found)
     else:
-        plain = _STRIDED.issuperset(map(_LAYOUT, found))
-    given = {cotangent.untyped_storage()._cdata for cotangent in dense if cotangent is not None}
-    foreign = graph.custom or any(map(_HOOKS, asked))
-    results = list(found) if plain and not given and not foreign else [_apart(one, given, foreign) for one in found]
+        foreign = graph.custom or any(map(_HOOKS, asked))
+        results = [_apart(gradient, given, foreign) for gradient in found]
     if asked is targets:
         return results
     supply = iter(results)
     return [next(supply) if target.requires_grad else None for target in targets]
-
-
-def _grad(
-    losses: Sequence[Tensor], asked: Sequence[Tensor], cotangents: list[Any], retain: bool, create: bool
-) -> Sequence[Tensor | None]:
-    """Return what ``torch.autograd.grad`` does, by a shorter way in the ordinary case: its checks cost a small model a tenth of a step."""
-    loss = losses[0]
-    if (
-        len(losses) == 1
-        and cotangents[0] is None
-        and type(loss) is Tensor
-        and loss.is_floating_point()
-        and _PLAIN_KINDS.issuperset(map(type, asked))
-        and not torch._C._len_torch_function_stack()
-    ):
-        return _engine_run_backward(
-            (loss,), (torch.ones_like(loss),), retain, create, tuple(asked), True, accumulate_grad=False
-        )
-    return torch.autograd.grad(losses, asked, cotangents, retain_graph=retain, create_graph=create, allow_unused=True)
 
 
 def _refuse_converted(graph: _Graph, asked: Sequence[Tensor], found: Sequence[Tensor | None]) -> None:

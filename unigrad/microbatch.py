@@ -53,7 +53,7 @@ def microbatch(
         the parts) or a callable that takes the list of them. A mapping of output key or position to such a rule says it for one output
         of any shape.
     verify
-        Whether each call first probes, by two unrecorded runs, that samples do not depend on each other, and that the batch axis
+        Whether each call first probes, by three unrecorded runs, that samples do not depend on each other, and that the batch axis
         of the outputs is one (the state of a recurrent layer has it elsewhere, which shows by itself only where its lengths
         differ from ``size``).
     allow_coupled
@@ -227,23 +227,27 @@ class Parts(Rerun):
         like: Any,
         batch: int,
     ) -> None:
-        """Change the second half of a small batch: the outputs of the first half must keep their bits."""
+        """Change each half of a small batch in turn: the outputs of the other half must keep their bits."""
         block = backend.block
         half = min(self.size, batch // 2)
+        halves = ((0, half), (half, 2 * half))
 
-        def run(changed: bool) -> dict[str, Any]:
+        def other(leaf: Any, part: Any) -> Any:
+            """Return other samples of the same kind in place of a half."""
+            one = block.narrow(leaf, self.axis, 0, 1)
+            twin = block.concat([one] * half, self.axis)
+            return block.scale(part, 2.0) if block.equal(twin, part) and block.is_floating(leaf) else twin
+
+        def run(changed: int | None) -> dict[str, Any]:
             made = []
             for leaf, yes in zip(leaves, split, strict=True):
                 if not yes:
                     made.append(leaf)
                     continue
-                first = block.narrow(leaf, self.axis, 0, half)
-                second = block.narrow(leaf, self.axis, half, 2 * half)
-                if changed:
-                    one = block.narrow(leaf, self.axis, 0, 1)
-                    twin = block.concat([one] * half, self.axis)
-                    second = block.scale(second, 2.0) if block.equal(twin, second) and block.is_floating(leaf) else twin
-                made.append(block.concat([first, second], self.axis))
+                parts = [block.narrow(leaf, self.axis, *bounds) for bounds in halves]
+                if changed is not None:
+                    parts[changed] = other(leaf, parts[changed])
+                made.append(block.concat(parts, self.axis))
             args, kwargs = tree.unflatten(layout, made, like)
             with _Untouched(backend, blocks), backend.tape.no_record():
                 found, nesting = tree.flatten(function(*args, **kwargs))
@@ -251,15 +255,18 @@ class Parts(Rerun):
                 for path, item in zip(nesting.paths("output"), found, strict=True):
                     if block.is_tensor(item) and self._rule(path, len(block.shape(item))) is None:
                         self._require_batch(path, block.shape(item), 2 * half)
-                        outputs[path] = block.clone(block.narrow(item, self.axis, 0, half))
+                        outputs[path] = block.clone(item)
                 return outputs
 
-        before, after = run(False), run(True)
-        if before.keys() != after.keys():
-            raise _coupled("the nesting of the outputs", "changes when only some samples change")
-        for path in before:
-            if not block.equal(before[path], after[path]):
-                raise _coupled(path, "changes for some samples when only other samples change")
+        before = run(None)
+        for changed, kept in ((1, 0), (0, 1)):
+            after = run(changed)
+            if before.keys() != after.keys():
+                raise _coupled("the nesting of the outputs", "changes when only some samples change")
+            for path in before:
+                left, right = (block.narrow(found[path], self.axis, *halves[kept]) for found in (before, after))
+                if not block.equal(left, right):
+                    raise _coupled(path, "changes for some samples when only other samples change")
 
     def _require_batch(self, path: str, shape: tuple[int, ...], size: int) -> None:
         if len(shape) <= self.axis or shape[self.axis] != size:

@@ -259,3 +259,17 @@ def test_without_the_probe_nothing_is_called_twice(samples):
     with samples.no_grad():
         unigrad.microbatch(function, 2, blocks=unigrad.wrap({"weight": weight}))(samples.tensor(array(4, 3)))
     assert calls == [(2, 3), (2, 3)]
+
+
+@pytest.mark.clause("M5")
+@pytest.mark.parametrize("triangle", [np.tril, np.triu], ids=["later-on-earlier", "earlier-on-later"])
+def test_verify_notices_a_dependence_in_one_direction_only(samples, backend, triangle):
+    """A sum over the samples before, or after, each one."""
+
+    def run(x):
+        count = backend.block.shape(x)[0]
+        return samples.operations.matmul(samples.tensor(triangle(np.ones((count, count), "float32"))), x)
+
+    parts = unigrad.microbatch(run, size=2, blocks=[], verify=True)
+    with pytest.raises(unigrad.BatchCoupledError, match="only other samples change"):
+        parts(samples.tensor(array(4, 3)))

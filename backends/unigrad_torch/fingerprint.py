@@ -42,9 +42,11 @@ def fingerprint(tensor: Any) -> Hashable:
     """
     with unseen(), torch.no_grad():
         tensor = tensor.detach()
-        if tensor.layout is not torch.strided:
+        if tensor.layout is torch.jagged:
+            tensor = tensor.values()  # how it is cut follows from the input
+        elif tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
-        if not tensor.numel():
+        if not tensor.numel() or tensor.is_meta:
             return 0
         value = _digest_blocks(bits(tensor))
     return value.item() if value.device.type == "cpu" else _OnDevice(value)

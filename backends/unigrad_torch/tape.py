@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import _engine_run_backward, get_gradient_edge
 from torch.nn import Parameter
 
-from unigrad.errors import ArgumentError, GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
+from unigrad.errors import ArgumentError, GraphReleasedError, LossError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.engine import engine
 from unigrad_torch.marks import MARKED
@@ -43,6 +43,7 @@ __all__ = [
 _KEY = "unigrad.released"
 _SECOND = "backward through the graph a second time"
 _CHANGED = "modified by an inplace operation"
+_COMPLEX = "only for real scalar outputs"
 _REENTRANT = "CheckpointFunctionBackward"
 
 _mark = object()
@@ -198,6 +199,10 @@ def vjp(
         if _CHANGED in text:
             raise StaleGraphError(
                 f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
+            ) from error
+        if _COMPLEX in text:
+            raise LossError(
+                "the loss is complex, so it has no gradient by itself; take its real part or its absolute value, or give cotangent="
             ) from error
         raise
     finally:

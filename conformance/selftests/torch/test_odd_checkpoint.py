@@ -22,3 +22,26 @@ def test_a_backward_in_inference_mode_recomputes_as_any_other():
     plain, rerun = found
     assert list(plain) == list(rerun)
     assert all(torch.equal(plain[name], rerun[name]) for name in plain)
+
+
+def test_a_model_without_values_goes_through_a_checkpoint():
+    """C5: on the meta device there is nothing to compare, and shapes are right."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).to("meta")
+    with unigrad.GradientCollector(model) as collector:
+        collector.backward(unigrad.checkpoint(model)(torch.empty(4, 3, device="meta")).sum())
+    assert {name: tuple(value.shape) for name, value in collector.gradients.items()} == {
+        "0.weight": (2, 3),
+        "0.bias": (2,),
+    }
+
+
+def test_a_nested_tensor_goes_through_a_checkpoint():
+    """C5."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    found = []
+    for call in (model, unigrad.checkpoint(model)):
+        with unigrad.GradientCollector(model) as collector:
+            collector.backward(call(ragged).values().sum())
+        found.append(collector.gradients)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

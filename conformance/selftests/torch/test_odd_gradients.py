@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import unigrad
-from unigrad.errors import StaleGraphError
+from unigrad.errors import LossError, StaleGraphError
 
 
 def collector_of(block, accumulate="write"):
@@ -98,3 +98,13 @@ def test_a_tensor_made_in_inference_mode_can_be_watched():
     assert collector.input_gradients["x"].tolist() == [3]
     assert made.is_inference()
     assert not made.requires_grad
+
+
+def test_a_complex_loss_is_named():
+    """G8."""
+    weight = nn.Parameter(torch.ones(2))
+    with collector_of({"w": weight}) as collector:
+        with pytest.raises(LossError, match="complex"):
+            collector.backward((weight * 1j).sum())
+        collector.backward((weight * 1j).sum(), cotangent=torch.tensor(2j))
+    assert collector.gradients["w"].tolist() == [2, 2]

@@ -369,7 +369,7 @@ class GradientCollector:
         rest = found[len(own) :]
         return computed, {name: value for name, value in zip(self._watched, rest, strict=True) if value is not None}
 
-    def _split(self, graph: Graph) -> tuple[Mapping[str, Any], set[int]]:
+    def _split(self, graph: Graph) -> tuple[dict[str, Any], set[int]]:
         """Sort the leaves of a graph into own ones by name, and the ids of foreign ones."""
         name_of, table, leaves = self._name_of, self._table, graph.leaves
         assert table is not None  # looked up when entering
@@ -378,7 +378,8 @@ class GradientCollector:
             and name_of is table.name_of
             and all(map(name_of.__contains__, map(id, leaves)))
         ):
-            return table.parameters, set()  # all of them and nothing else, as in most steps
+            # All of them and nothing else, as in most steps.
+            return dict(zip(name_of.values(), table.leaves, strict=True)), set()
         reached: dict[str, Any] = {}
         outside: set[int] = set()
         for leaf in leaves:

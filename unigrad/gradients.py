@@ -42,9 +42,12 @@ class Gradients(Mapping[str, Any]):
 
     def _all(self) -> dict[str, Any]:
         """Copy what was not read yet, all at once: the views that ``Mapping`` has itself ask for each name in Python."""
-        copies = self._copies
-        if len(copies) < len(self._stored):
-            self._copies = {name: copies[name] if name in copies else self._copy(name) for name in self._stored}
+        copies, stored = self._copies, self._stored
+        if len(copies) < len(stored):
+            if copies or self._convert is not None:
+                self._copies = {name: copies[name] if name in copies else self._copy(name) for name in stored}
+            else:
+                self._copies = dict(zip(stored, map(self._clone, stored.values()), strict=True))
         return self._copies
 
     def values(self) -> ValuesView[Any]:

@@ -69,6 +69,8 @@ class Guarantee(Enum):
     BITEXACT_SHARING = "checkpointed gradients are bit-equal also where a tensor is used several times"
     THREADS = "collectors in several threads give the serial result"
 
+    __hash__ = object.__hash__  # that of Enum runs in Python, and every collector that opens looks one up
+
 
 @dataclass(frozen=True)
 class BackendSpec:

@@ -50,7 +50,8 @@ def clone(tensor: Any) -> Any:
         with unseen():
             return _dense(tensor).clone(memory_format=torch.contiguous_format)
     # Nobody would be told, so the context, which costs as much as a small copy, can be left out.
-    tensor = _dense(tensor)
+    if tensor.requires_grad or tensor.layout is not torch.strided:
+        tensor = _dense(tensor)
     return tensor.clone() if tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -154,5 +155,10 @@ def from_numpy(array: Any) -> Any:
 
 def assign(tensor: Any, array: Any) -> None:
     """Write the values of a NumPy array into the tensor; its version counter moves."""
+    values = from_numpy(array)
+    if tensor.layout is torch.sparse_coo:
+        values = values.to_sparse_coo()
+    elif tensor.layout is not torch.strided:
+        raise UnsupportedError(f"torch writes no values into a tensor of layout {tensor.layout} in place")
     with torch.no_grad(), unseen():
-        tensor.copy_(from_numpy(array))
+        tensor.copy_(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import torch
+from torch.compiler import is_compiling
 
 from unigrad.errors import UnsupportedError
 
@@ -18,10 +19,10 @@ def refuse_compiled(what: str) -> None:
     The compiler leaves a frame that it cannot compile to Python and goes on with the next one, so that its own flag is off there;
     that the frames of this thread are given to it is what tells.
     """
-    if torch.compiler.is_compiling():
-        raise UnsupportedError(_text(what))
     if "torch._dynamo" not in sys.modules:
         return
+    if is_compiling():
+        raise UnsupportedError(_text(what))
     if not _told:
         # it would trace our own frames one by one, and then fail in ways of its own
         for name in _OURS:

@@ -121,19 +121,15 @@ def _find(values: Iterable[Any], found: list[Any]) -> None:
 
 
 class Marks:
-    """The marked leaves of one thread's region."""
+    """The marked leaves of one thread's region; it listens from when it is made."""
 
     __slots__ = ("_waiting", "told")
 
     def __init__(self) -> None:
         self.told: list[Any] = []
         self._waiting: dict[int, Any] = {}
-
-    def open(self) -> None:
-        """Begin to listen in this thread."""
         _local.marks = self
-        with _lock:
-            _open.append(self)
+        _open.append(self)
 
     def expect(self, leaves: Sequence[Any]) -> None:
         """Mark leaves that take a gradient."""

@@ -29,8 +29,7 @@ class Region:
     def __init__(self) -> None:
         self._told: list[Any] = []
         self._mode: _Mode | None = None
-        self._marks: Marks | None = Marks()
-        self._marks.open()
+        self._marks: Marks | None = None
 
     def expect(self, leaves: Sequence[Any], others: bool) -> None:
         """Take note of the next use of each of these leaves, and of every trainable leaf if ``others``."""
@@ -40,7 +39,9 @@ class Region:
             self._drop_marks()
             self._mode = _Mode(self._told.append)
             self._mode.open()
-        elif self._marks is not None:
+        else:
+            if self._marks is None:
+                self._marks = Marks()
             self._marks.expect(leaves)
 
     def used(self) -> list[Any]:

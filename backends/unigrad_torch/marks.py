@@ -174,7 +174,7 @@ class Marks:
                 return  # every leaf was used, as in most steps
             for key, leaf in waiting.items():
                 plain = _PLAIN.get(type(leaf))
-                if plain is not None and not any(key in marks._waiting for marks in _open):
+                if plain is not None and not (_open and any(key in marks._waiting for marks in _open)):
                     leaf.__class__ = plain
 
 

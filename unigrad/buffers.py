@@ -38,7 +38,10 @@ def copies(backend: Backend, tensors: Iterable[Any]) -> list[Any]:
     found = []
     for tensor in tensors:
         if id(tensor) not in made:
-            made[id(tensor)] = None if tensor is None else backend.block.clone(tensor)
+            copy = None if tensor is None else backend.block.clone(tensor)
+            if copy is not None and backend.block.trainable(tensor):
+                backend.block.set_trainable(copy, True)
+            made[id(tensor)] = copy
         found.append(made[id(tensor)])
     return found
 

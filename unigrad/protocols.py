@@ -337,7 +337,7 @@ class BlockModule(Protocol):
         """Whether the tensor is a trainable leaf or has a recorded graph."""
 
     def clone(self, tensor: Any) -> Any:
-        """Return a copy that shares nothing with the tensor, dense and contiguous, without a graph."""
+        """Return a copy that shares nothing with the tensor, contiguous and without a graph; a sparse buffer stays sparse."""
 
     def zeros(self, tensor: Any) -> Any:
         """Return zeros of the same shape, dtype and place."""

@@ -45,14 +45,18 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def clone(tensor: Any) -> Any:
-    """Return a dense contiguous copy without a graph."""
-    if type(tensor) is not Tensor or torch._C._len_torch_function_stack():
+    """Return a contiguous copy without a graph; sparse and nested tensors stay such."""
+    if tensor.requires_grad or (type(tensor) is Tensor and torch._C._len_torch_function_stack()):
         with unseen():
-            return _dense(tensor).clone(memory_format=torch.contiguous_format)
+            return _copied(tensor.detach())
     # Nobody would be told, so the context, which costs as much as a small copy, can be left out.
-    if tensor.requires_grad or tensor.layout is not torch.strided:
-        tensor = _dense(tensor)
-    return tensor.clone() if tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
+    return _copied(tensor)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return tensor.clone()
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def zeros(tensor: Any) -> Any:

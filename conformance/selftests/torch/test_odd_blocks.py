@@ -108,3 +108,51 @@ def test_parts_that_fill_a_buffer_are_coupled():
     with pytest.raises(BatchCoupledError, match="count is a buffer"):
         unigrad.microbatch(model, size=2)(torch.ones(3, 2))
     assert model.count is None
+
+
+def test_a_sparse_buffer_is_loaded():
+    """B5: a graph network keeps its adjacency so."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("edges", torch.eye(3).to_sparse())
+    block = unigrad.wrap(model)
+    state = block.state()
+    state["edges"] = state["edges"][::-1].copy()
+    block.load_state(state)
+    assert model.edges.layout is torch.sparse_coo
+    assert model.edges.to_dense().tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+
+
+class Neighbours(nn.Module):
+    """Sums over the neighbours in a graph, whose edges are a sparse buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("edges", (torch.eye(3) + torch.ones(3, 3).triu(1)).to_sparse())
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return torch.sparse.mm(self.edges, self.linear(x)).tanh()
+
+
+class TrainedBuffer(nn.Module):
+    """Multiplies by a buffer that needs a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([2.0, 3.0], requires_grad=True))
+
+    def forward(self, x):
+        return (x * self.scale).tanh()
+
+
+@pytest.mark.parametrize("kind", [Neighbours, TrainedBuffer])
+def test_a_recompute_sees_buffers_of_every_kind(kind):
+    """C3."""
+    model = kind()
+    leaves = dict(model.named_parameters()) or {"scale": model.scale}
+    found = []
+    for call in (model, unigrad.checkpoint(model)):
+        with unigrad.GradientCollector(leaves) as collector:
+            collector.backward(call(torch.ones(3, 2).cumsum(0)).sum())
+        found.append({name: value.tolist() for name, value in collector.gradients.items()})
+    assert found[0] == found[1]

@@ -246,14 +246,15 @@ def run(
         _build(backend, function, blocks, args, kwargs)
     frozen = [part.frozen() for part in parts]
 
-    forward = True
+    meetings: Meetings | None = None
 
     def entered(*inner: Any, **named: Any) -> Any:
-        nonlocal forward
-        first, forward = forward, False
+        nonlocal meetings
+        # Only the forward meets models; kept, they and the region, which holds the arguments, would hold each other.
+        first, meetings = meetings, None
         _depth.value += 1
         try:
-            with _held(frozen), meetings.watched() if first else nullcontext():
+            with _held(frozen), first.watched() if first is not None else nullcontext():
                 return function(*inner, **named)
         finally:
             _depth.value -= 1

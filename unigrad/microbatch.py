@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -370,7 +371,8 @@ class _Guard:
         self.random = random.snapshot(
             backend, [item for block in blocks for item in block.structure().generators.values()]
         )
-        self.meetings = Meetings(backend, blocks, self.meet)
+        guard = weakref.proxy(self)  # the two would hold each other, and so the copies
+        self.meetings = Meetings(backend, blocks, lambda block: guard.meet(block))
 
     def meet(self, block: Block) -> None:
         """Take in the block of a model that a part is about to call and that nobody had named."""

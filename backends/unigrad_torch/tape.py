@@ -102,14 +102,14 @@ def no_record() -> AbstractContextManager[Any]:
 
 def trace(losses: Sequence[Any]) -> _Graph:
     """Walk the graph below the losses; changes nothing."""
-    stack: list[Any] = []
+    nodes: list[Any] = []
     leaves: list[Tensor] = []
     mode = pause()
     try:
         for loss in losses:
             node = loss.grad_fn
             if node is not None:
-                stack.append(node)
+                nodes.append(node)
             elif not loss.requires_grad:
                 raise NoGraphError(
                     "nothing was recorded that leads to this loss: it is a constant, or it was detached, or computed outside of "
@@ -120,18 +120,15 @@ def trace(losses: Sequence[Any]) -> _Graph:
     finally:
         resume(mode)
     own = tuple(leaves)  # losses that are leaves themselves
-    seen = set(stack)
-    nodes = []
-    while stack:
-        node = stack.pop()
-        if type(node) is _Leaf:
-            leaves.append(node.variable)
-            continue
-        nodes.append(node)
+    seen = set(nodes)
+    for node in nodes:  # which grows meanwhile
         for below, _ in node.next_functions:
             if below is not None and below not in seen:
                 seen.add(below)
-                stack.append(below)
+                if type(below) is _Leaf:
+                    leaves.append(below.variable)
+                else:
+                    nodes.append(below)
     if own:
         leaves = [*own, *(leaf for leaf in leaves[len(own) :] if all(leaf is not loss for loss in own))]
     # Asking the set costs less than a loop: the types of a graph are nearly always known.

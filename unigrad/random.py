@@ -140,8 +140,13 @@ def _python_state() -> Any:
 
 
 def _numpy_state() -> Any:
-    state: Any = np.random.get_state()
-    latest: Any = _Latest.numpy
-    if latest is None or state[0] != latest[0] or state[2:] != latest[2:] or not np.array_equal(state[1], latest[1]):
+    state: Any = np.random.get_state(legacy=False)  # the other form is only of the usual bit generator
+    if not _same(state, _Latest.numpy):
         _Latest.numpy = state
     return _Latest.numpy
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(value, right[name]) for name, value in left.items())
+    return bool(np.array_equal(left, right)) if isinstance(left, np.ndarray) else bool(left == right)

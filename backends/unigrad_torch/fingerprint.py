@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from unigrad_torch.arrays import bits, unseen
 
@@ -70,7 +71,8 @@ def _aligned(block: Tensor) -> Tensor:
 def _digest(flat: Tensor, level: int) -> Tensor:
     weights = _weights.get(flat.device)
     if weights is None:
-        weights = _weights[flat.device] = _make_weights().to(flat.device)
+        with _disable_current_modes():  # made once, so nobody is to count it as part of a step
+            weights = _weights[flat.device] = _make_weights().to(flat.device)
     row = weights[level]
     whole = flat.numel() - flat.numel() % (8 // flat.element_size())
     words = _mixed(flat[:whole].view(torch.int64))

@@ -45,3 +45,18 @@ def test_a_nested_tensor_goes_through_a_checkpoint():
             collector.backward(call(ragged).values().sum())
         found.append(collector.gradients)
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_what_a_checkpoint_makes_once_is_not_kept_for_backward():
+    """Y1, C4: the first region of a process keeps as much as any other."""
+    from unigrad_torch import fingerprint
+
+    fingerprint._weights.clear()
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    run = unigrad.checkpoint(model)
+    kept, x = [], torch.ones(5, 3)
+    for _ in range(2):
+        with unigrad.kept_bytes(model) as meter:
+            outputs = run(x)
+        kept.append(meter.bytes)
+    assert kept == [outputs.numel() * 4] * 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import unigrad
-from unigrad_conformance.suite.problems import array, gradients_of, same_bits
+from unigrad_conformance.suite.collecting import collects, leaves
+from unigrad_conformance.suite.problems import array, gradients_of, same_bits, to_numpy
 
 pytestmark = pytest.mark.clause("C3")
 
@@ -49,3 +51,20 @@ def test_a_layer_behind_functions_that_call_functions(samples, times):
             call = behind(call)
         found.append(after_steps(samples, layer, checkpoint(call)))
     same_bits(*found)
+
+
+@pytest.mark.clause("C2")
+def test_another_bit_generator_behind_the_global_generator_of_numpy(samples):
+    usual = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        own = leaves(samples, w=[1, 1])
+        run = unigrad.checkpoint(lambda w: w * w * float(np.random.randint(2, 1000)))
+        with unigrad.GradientCollector(own) as collector:
+            loss = samples.operations.sum(run(own["w"]))
+            before = str(np.random.get_state(legacy=False))
+            collector.backward(loss)
+        assert str(np.random.get_state(legacy=False)) == before
+        collects(collector.gradients, w=[to_numpy(loss)] * 2)  # 2 w k, and the loss is k twice
+    finally:
+        np.random.set_bit_generator(usual)

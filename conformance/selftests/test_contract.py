@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from unigrad_conformance.clauses import CLAUSES
 
 _spec = importlib.util.spec_from_file_location("contract", Path(__file__).with_name("contract.py"))

@@ -8,6 +8,7 @@ costs a small model a third of its time.
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from unigrad_torch.looks import is_look
 __all__ = ["MARKED", "Marks", "can_mark", "unnoticed"]
 
 _untold = torch._C.DisableTorchFunctionSubclass
+_NEW_PARAMETER = Parameter.__new__.__code__
 _lock = threading.Lock()
 _open: list[Marks] = []
 """Marks of all threads that are open now."""
@@ -46,6 +48,15 @@ class _Marked:
         if is_compiling():
             with _untold():
                 return func(*args, **kwargs) if kwargs else func(*args)
+        if func is Tensor.detach and sys._getframe(1).f_code is _NEW_PARAMETER:
+            # Parameter(leaf) wants of a subclass, which it takes the marked leaf for, that it detaches to its own kind.
+            leaf = args[0]
+            leaf.__class__ = Parameter
+            if _local.marks is not None:
+                _local.marks.told.append(leaf)
+            made = func(leaf)
+            made.__class__ = Parameter
+            return made
         marks = _local.marks
         if marks is not None and is_grad_enabled() and not is_look(func):
             found: list[Any] = []

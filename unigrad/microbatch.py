@@ -26,7 +26,7 @@ RULES = ("sum", "mean")
 
 def microbatch(
     target: Any,
-    size: int,
+    size: int | np.integer[Any],
     *,
     blocks: Any = None,
     batch_axis: int = 0,

@@ -218,7 +218,7 @@ class Block:
         self._ask(pattern, False, "unfreezes", self.table())
         return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the native model in the block's mode."""
         if self.native is None:
             raise UnsupportedError("a block made of a mapping of tensors has no call; call your own function")

@@ -45,7 +45,7 @@ class Rerun:
     def __init__(self, verify: bool | str) -> None:
         self.verify = verify
 
-    def __call__(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run the plain forward (a bound method of the model) as a checkpointed region."""
         model = getattr(forward, "__self__", None)
         # Some libraries replace a model's forward by a partial or a function that closes over it.
@@ -159,7 +159,7 @@ class _Function:
         self._rerun = rerun
         self._given = blocks
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not self.enabled:
             return self._function(*args, **kwargs)
         blocks = list(self._given)

@@ -104,7 +104,7 @@ class JoinedBlock(Block):
             raise names.explain_no_match(pattern, self.table().entries, action)
         return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Refuse: a joined block has several calls."""
         raise UnsupportedError(
             f"a joined block has no call of its own; call one of its parts: {', '.join(self._blocks)}"

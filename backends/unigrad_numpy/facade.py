@@ -26,7 +26,7 @@ class Facade:
         """The plain forward, through ``run``."""
         return self._run_forward if self.enabled else self.plain.forward
 
-    def _run_forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _run_forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.run(self.plain.forward, *args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -31,7 +31,7 @@ class _Facade:
     def forward(self, function: Callable[..., Any]) -> None:
         self._unigrad_plain.forward = function
 
-    def _unigrad_forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _unigrad_forward(self, /, *args: Any, **kwargs: Any) -> Any:
         plain = self._unigrad_plain.forward
         return self._unigrad_run(plain, *args, **kwargs) if self.enabled else plain(*args, **kwargs)
 

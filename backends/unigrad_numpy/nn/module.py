@@ -41,7 +41,7 @@ class Module:
         """Compute the output; to be defined by the subclass."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Compute the output."""
         for watcher in state.calls:
             watcher(self)

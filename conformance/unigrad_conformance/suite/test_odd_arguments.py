@@ -6,10 +6,12 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 import unigrad
 from unigrad_conformance.suite.collecting import collects, f32, leaves
+from unigrad_conformance.suite.problems import to_numpy
 
 pytestmark = pytest.mark.clause("C5")
 
@@ -59,3 +61,29 @@ def test_a_dataclass_with_a_field_that_is_not_given(samples):
 def test_a_mapping_that_cannot_be_written(samples):
     given = types.MappingProxyType({"x": samples.tensor(f32([1, 2]))})
     collects(collected(samples, lambda w, mapping: w * w * mapping["x"], given), w=[6, 16])
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("native", [False, True])
+def test_any_name_can_be_that_of_an_argument(samples, parts, native):
+    """Names that the library itself uses for arguments among them; ``self`` can only be a function's."""
+    names = [
+        "forward",
+        "function",
+        "args",
+        "kwargs",
+        "run",
+        "blocks",
+        "backend",
+        "verify",
+        "model",
+        "frozen",
+        "training",
+    ]
+    given = {name: float(number) for number, name in enumerate(names, 2)}
+    own = samples.model(lambda _, x, **factors: x * factors["run"] * factors["forward"])
+    target = own if native else (lambda x, **factors: x * factors["run"] * factors["forward"] * factors["self"])
+    more = {} if native else {"self": samples.tensor(f32([1.0]))}
+    run = unigrad.microbatch(target, size=1, whole=tuple(more)) if parts else unigrad.checkpoint(target)
+    found = run(x=samples.tensor(f32([[1], [2]])), **given, **more)
+    np.testing.assert_array_equal(to_numpy(found), [[12], [24]])  # times 2 and times 6

@@ -337,18 +337,18 @@ def test_dtype_is_changed_in_place():
     assert model(double([[1, 2], [3, 5]])).dtype == np.float64
 
 
-def test_reading_a_parameter_from_its_layer_is_a_use():
-    """Clause R1."""
+def test_only_a_recorded_operation_is_a_use_of_a_parameter():
+    """Clause R1: a mere reading is none, as on frameworks that cannot see it."""
     layer = nn.Dense(2, 2)
     seen = []
     with observe_uses(seen.extend):
         layer.parameters()
         repr(layer)
-        assert seen == []
+        weight = layer.weight
         with no_grad():
-            _ = layer.weight
+            layer(double([[1, 2]]).astype(np.float32))
         assert seen == []
-        _ = layer.weight
+        _ = weight * 2.0
         assert seen[0] is vars(layer)["_parameters"]["weight"]
 
 

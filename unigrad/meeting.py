@@ -34,6 +34,7 @@ class Meetings:
             for _, part in block.parts():
                 if part._inner is not None:
                     self._know(part._inner)
+                    self._known[id(part.native)] = part.native
 
     def _know(self, model: Any) -> None:
         # Held, so that the ids stay theirs.
@@ -46,4 +47,4 @@ class Meetings:
 
     def watched(self) -> AbstractContextManager[Any]:
         """Return a context in which models that run in this thread are met."""
-        return self._backend.block.watch_calls(self._meet)
+        return self._backend.block.watch_calls(self._meet, self._known.values())

@@ -10,7 +10,7 @@ Tensors, models, optimizers and generators are the framework's own and are typed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -297,8 +297,11 @@ class BlockModule(Protocol):
     def layers(self, model: Any) -> Sequence[Any]:
         """Return the model and all layers inside it, each once."""
 
-    def watch_calls(self, callback: Callable[[Any], None]) -> AbstractContextManager[Any]:
-        """Call ``callback(layer)`` before each native model or layer that runs in this thread inside the ``with``."""
+    def watch_calls(self, callback: Callable[[Any], None], known: Collection[Any]) -> AbstractContextManager[Any]:
+        """Call ``callback(layer)`` before each native model or layer that runs in this thread inside the ``with``.
+
+        Of ``known`` ones it need not be told. Where these include what a watch would disturb (a compiled layer), nothing is watched.
+        """
 
     def on_built(self, model: Any, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` each time a pending layer of the model has just created its parameters; returns the undo."""

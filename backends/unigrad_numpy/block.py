@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -130,7 +130,7 @@ def layers(model: Any) -> list[Module]:
     return list(model.modules())
 
 
-def watch_calls(callback: Callable[[Any], None]) -> AbstractContextManager[Any]:
+def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> AbstractContextManager[Any]:
     """Call ``callback(module)`` before each module that this thread calls."""
     return changed_state(calls=(*state.calls, callback))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy as _copy
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -33,7 +34,7 @@ from unigrad_torch.arrays import (
     zeros,
 )
 from unigrad_torch.facade import facade
-from unigrad_torch.modules import describe, inner, unchanged
+from unigrad_torch.modules import describe, inner, is_compiled, unchanged
 from unigrad_torch.modules import layers as named_layers
 
 __all__ = [
@@ -187,12 +188,19 @@ def layers(model: Any) -> list[Any]:
 
 
 @contextmanager
-def watch_calls(callback: Callable[[Any], None]) -> Iterator[None]:
-    """Call ``callback(module)`` before each module that this thread calls."""
+def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> Iterator[None]:
+    """Call ``callback(module)`` before each module that this thread calls, unless compiled ones are known to be called.
+
+    torch warns of a hook on all modules when a compiled one is called, and compiles it once more.
+    """
+    if any(map(is_compiled, known)):
+        yield
+        return
     thread = threading.get_ident()
 
     def before(module: Any, args: Any) -> None:
-        if threading.get_ident() == thread:
+        # the compiler traces this hook into a compiled module, and could not trace more of it
+        if not torch.compiler.is_compiling() and threading.get_ident() == thread:
             callback(module)
 
     handle = register_module_forward_pre_hook(before)

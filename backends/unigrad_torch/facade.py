@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
+from types import MethodType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -33,7 +36,11 @@ class _Facade:
 
     def _unigrad_forward(self, /, *args: Any, **kwargs: Any) -> Any:
         plain = self._unigrad_plain.forward
-        return self._unigrad_run(plain, *args, **kwargs) if self.enabled else plain(*args, **kwargs)
+        if not self.enabled:
+            return plain(*args, **kwargs)
+        if getattr(plain, "__self__", None) is None:
+            plain = _bound(plain, self._unigrad_plain)
+        return self._unigrad_run(plain, *args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__class__":  # a lazy layer that becomes the ordinary one
@@ -61,6 +68,19 @@ class _Facade:
                 f"({cause}). Save its state_dict() instead, or pass functions defined at the top of a module"
             ) from cause
         return _make, (self._unigrad_plain, self._unigrad_run, self.enabled)
+
+
+def _bound(forward: Callable[..., Any], model: Any) -> MethodType:
+    """Bind a forward that is no method to its model, as that of a compiled module, or one that was assigned."""
+
+    def call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    with suppress(TypeError, ValueError):  # of what says nothing of its arguments
+        own = inspect.signature(call).parameters["model"]
+        signature = inspect.signature(forward)
+        call.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
+    return MethodType(call, model)
 
 
 _classes: WeakValueDictionary[type, type] = WeakValueDictionary()

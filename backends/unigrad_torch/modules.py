@@ -47,13 +47,18 @@ def wrapper(model: Any) -> str | None:
     """Name of the child that a wrapper wraps, None for a module that is no wrapper."""
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "module"
-    # looked up, not imported: each of the two costs a second and tens of megabytes, and no instance exists before
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
+    if is_compiled(model):
         return "_orig_mod"
     if is_fsdp(model):
         return "_fsdp_wrapped_module"
     return None
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether the module is the wrapper that torch.compile makes of one."""
+    # looked up, not imported, here and below: it costs a second and tens of megabytes, and no instance exists before
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
 
 
 def is_fsdp(model: Any) -> bool:

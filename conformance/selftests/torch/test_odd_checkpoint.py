@@ -1,5 +1,8 @@
 """Checkpoints in unusual surroundings (clauses C1, C3)."""
 
+import warnings
+
+import pytest
 import torch
 from torch import nn
 
@@ -60,3 +63,37 @@ def test_what_a_checkpoint_makes_once_is_not_kept_for_backward():
             outputs = run(x)
         kept.append(meter.bytes)
     assert kept == [outputs.numel() * 4] * 2
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_compiled_module_in_a_region_is_compiled_once_and_whole(inside):
+    """C3, C13: nothing that a region watches gets into the compiled graph, and torch warns of nothing."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    run = unigrad.checkpoint((lambda x: compiled(x).tanh()) if inside else compiled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for times in (1, 2):
+            loss = (run(torch.ones(5, 3).cumsum(0)) ** 2).sum()
+            loss.backward()
+            assert model[1].num_batches_tracked.item() == times
+    assert len(graphs) == 1
+
+
+def test_a_forward_that_is_no_method_belongs_to_its_module():
+    """C3, M2: libraries assign partials and functions to ``module.forward``."""
+    model = nn.BatchNorm1d(3)
+    plain = model.forward
+    model.forward = lambda input, scale=1.0: plain(input) * scale
+    x = torch.ones(4, 3).cumsum(0)
+    unigrad.checkpoint(model)(x, scale=2.0).sum().backward()
+    assert model.num_batches_tracked.item() == 1
+    parts = unigrad.microbatch(model.eval(), size=3, whole=("scale",))
+    assert torch.equal(parts(x, torch.tensor([2.0, 3.0, 4.0])), model(x, torch.tensor([2.0, 3.0, 4.0])))

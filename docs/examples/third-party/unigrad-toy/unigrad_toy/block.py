@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy as copies
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -105,7 +105,7 @@ def layers(model: Any) -> list[Any]:
 
 
 @contextmanager
-def watch_calls(callback: Callable[[Any], None]) -> Iterator[None]:
+def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> Iterator[None]:
     toygrad.call_hooks.append(callback)
     try:
         yield

@@ -126,3 +126,15 @@ def test_what_the_probe_of_microbatch_notices(function, noticed):
 def test_a_generator_of_numpy_allows_no_weak_reference():
     with pytest.raises(TypeError):
         weakref.ref(np.random.default_rng())
+
+
+def test_a_captured_tensor_that_is_no_buffer_moves_again_in_the_recompute():
+    mean, variance, scale = torch.zeros(2), torch.ones(2), nn.Parameter(torch.ones(2))
+
+    def function(x):
+        return nn.functional.batch_norm(x, mean, variance, scale, training=True, momentum=0.5)
+
+    x = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
+    with unigrad.GradientCollector({"scale": scale}) as collector:
+        collector.backward(unigrad.checkpoint(function, blocks=[])(x).sum())
+    assert mean.tolist() == [1.5, 3.0]  # 1 and 2 after the forward

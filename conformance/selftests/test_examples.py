@@ -76,12 +76,27 @@ def test_loss_curves_agree(dtype, bound, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--backend", "no-such-backend"), ("--backend", "numpy", "--microbatch", "0")],
-    ids=["unknown-backend", "size-0"],
+    [
+        ("--backend", "no-such-backend"),
+        ("--backend", "numpy", "--microbatch", "0"),
+        ("--backend", "numpy", "--epochs", "0"),
+        ("--backend", "numpy", "--json", str(EXAMPLES / "no-such-folder" / "out.json")),
+    ],
+    ids=["unknown-backend", "size-0", "no-epoch", "unwritable"],
 )
 def test_mistakes_are_told_without_a_traceback(arguments):
     command = [sys.executable, str(EXAMPLES / "train_digits.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr + done.stdout
-    assert "error:" in done.stdout
+    assert "error:" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    "program", ["three_backwards.py", "sequential_microbatch.py", "frozen_residual.py", "image_attack.py"]
+)
+def test_an_unknown_backend_is_told_without_a_traceback(program):
+    done = run(program, "no-such-backend")
+    assert done.returncode == 2
+    assert "error: argument --backend" in done.stderr
+    assert "Traceback" not in done.stderr

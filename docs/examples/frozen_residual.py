@@ -16,7 +16,7 @@ import unigrad
 def main() -> None:
     """Show the refusal while the normalization is live, then the parts once it is frozen."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True)
+    parser.add_argument("--backend", required=True, choices=("numpy", "torch"))
     options = parser.parse_args()
     native = importlib.import_module(f"models_{options.backend}")
     unigrad.seed(0)

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 import unigrad
+
+try:
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError:
+    sys.exit("error: the images come with scikit-learn; in a clone of unigrad: pip install '.[dev]'")
 
 
 def main() -> None:
     """Push one digit along the sign of its gradient until the network changes its mind."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True)
+    parser.add_argument("--backend", required=True, choices=("numpy", "torch"))
     options = parser.parse_args()
     native = importlib.import_module(f"models_{options.backend}")
     nn = native.nn

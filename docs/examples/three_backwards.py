@@ -16,7 +16,7 @@ import unigrad
 def main() -> None:
     """Run both modes and print the gradients after each backward."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True)
+    parser.add_argument("--backend", required=True, choices=("numpy", "torch"))
     options = parser.parse_args()
     native = importlib.import_module(f"models_{options.backend}")
     x1 = native.parameter(np.array([1, 2, 3, 4], "float32"))

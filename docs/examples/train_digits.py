@@ -17,33 +17,55 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-from sklearn.datasets import load_digits
 
 import unigrad
+
+try:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"error: {error.name} is missing (scikit-learn has the images); in a clone of unigrad: pip install '.[dev]'"
+    )
 
 TRAINING_IMAGES = 1437
 BATCH = 64
 
 
+def positive(text: str) -> int:
+    """Return the whole number, which is to be at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1, not {number}")
+    return number
+
+
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True, help="a backend that is installed, e.g. numpy or torch")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--backend", required=True, choices=("numpy", "torch"))
+    parser.add_argument("--epochs", type=positive, default=12)
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate")
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", action="store_true", help="recompute the convolutional part in the backward")
-    parser.add_argument("--microbatch", type=int, metavar="SAMPLES", help="run the part without BatchNorm in parts")
     parser.add_argument(
-        "--microbatch-all", type=int, metavar="SAMPLES", help="try the whole network, which must be refused"
+        "--microbatch", type=positive, metavar="SAMPLES", help="run the part without BatchNorm in parts"
+    )
+    parser.add_argument(
+        "--microbatch-all", type=positive, metavar="SAMPLES", help="try the whole network, which must be refused"
     )
     parser.add_argument("--json", type=Path, help="write losses and accuracies per epoch")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.json:
+        try:
+            options.json.open("a").close()
+        except OSError as error:
+            parser.error(f"--json can't be written: {error}")
+    return options
 
 
 def digits(dtype: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -97,9 +119,6 @@ def main() -> int:
         native = importlib.import_module(f"models_{options.backend}")
     except unigrad.UnigradError as error:
         console.print(f"error: {error}", markup=False)
-        return 2
-    except ModuleNotFoundError:
-        console.print(f"error: there is no example network for {options.backend!r}", markup=False)
         return 2
     unigrad.seed(options.seed)
     train_images, train_labels, test_images, test_labels = digits(options.dtype, options.seed)

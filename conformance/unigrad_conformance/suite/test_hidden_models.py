@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import unigrad
+from unigrad.protocols import Capability
 from unigrad_conformance.suite.problems import array, gradients_of, same_bits
+
+pytestmark = pytest.mark.needs(Capability.CAPTURES)
 
 
 def hidden(model):

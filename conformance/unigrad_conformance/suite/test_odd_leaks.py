@@ -15,7 +15,7 @@ KINDS = {
     "plain": lambda model: model,
     "checkpoint": unigrad.checkpoint,
     "nested": lambda model: unigrad.checkpoint(unigrad.checkpoint(model)),
-    "function": lambda model: unigrad.checkpoint(lambda x: model(x)),
+    "function": lambda model: unigrad.checkpoint(lambda x: model(x), blocks=model),
     "microbatch": lambda model: unigrad.microbatch(model, size=2),
 }
 

@@ -11,6 +11,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from unigrad_conformance.clauses import CLAUSES
+
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "contract.md"
 SUITE = ROOT / "conformance" / "unigrad_conformance" / "suite"
@@ -27,7 +29,7 @@ def _marked(node: ast.AST) -> list[str]:
 
 
 def tests_by_clause() -> dict[str, list[str]]:
-    """Return test functions ``file::name`` by clause, from the marks in the suite and the docstrings of selftests."""
+    """Return test functions ``file::name`` by clause, from the marks in the suite and what selftests name."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(SUITE.glob("test_*.py")):
         tree = ast.parse(path.read_text())
@@ -44,10 +46,23 @@ def tests_by_clause() -> dict[str, list[str]]:
                 for clause in dict.fromkeys([*shared, *own]):
                     found[clause].append(f"{path.name}::{node.name}")
     for path in sorted(SELFTESTS.rglob("test_*.py")):
-        first = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()[:1]
-        for clause in re.findall(r"\b([ABGRCMYDX]\d+)\b", first[0] if first else ""):
+        for clause in _selftested(ast.parse(path.read_text())):
             found[clause].append(f"selftests/{path.relative_to(SELFTESTS)}")
+    for clause in CLAUSES.values():
+        if clause.checked_by.startswith("unigrad "):
+            found[clause.name].append(clause.checked_by)
     return found
+
+
+def _selftested(tree: ast.Module) -> list[str]:
+    """Clauses that a file of selftests names: in its first line, in names as ``test_a2_...``, or as ``Clause A2``."""
+    found = re.findall(r"\b([ABGRCMYDX]\d+)\b", (ast.get_docstring(tree) or "").partition("\n")[0])
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            prefix = re.match(r"test_((?:[abgrcmydx]\d+_)+)", node.name)
+            found += prefix[1].upper().split("_")[:-1] if prefix else []
+            found += re.findall(r"\b[Cc]lauses? ([ABGRCMYDX]\d+)\b", ast.get_docstring(node) or "")
+    return list(dict.fromkeys(found))
 
 
 def render(text: str) -> str:

@@ -1,12 +1,16 @@
 """The command: exit codes, no traceback for a user's mistake, and what needs which packages."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
-from unigrad_conformance.report import exit_code, matrix
+from unigrad_conformance.clauses import clauses_named
+from unigrad_conformance.report import exit_code, matrix, report_text
 from unigrad_conformance.results import Result, Session
+
+import unigrad
 
 BLOCKED = """
 import sys
@@ -111,6 +115,55 @@ def test_a_check_that_ran_no_test_exits_2(ready, pattern):
     assert "Traceback" not in process.stdout + process.stderr
 
 
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [
+        ("a1", "A1 is checked by selftests"),
+        ("Y2", "Y2 is checked by unigrad bench"),
+        ("X2, D2", "X2 is checked by a check of several backends; D2 is not checked yet"),
+    ],
+)
+def test_a_clause_that_is_checked_elsewhere_says_where(ready, pattern, place):
+    process = ready.check("fake", "-k", pattern)
+    assert process.returncode == 2
+    assert process.stdout.rstrip().endswith(f"none matches {pattern!r}; {place}")
+
+
+@pytest.mark.parametrize("pattern", ["G1 C4", "G1,C4", "g1, c4", "G1 or C4"])
+def test_several_clauses_select_the_tests_of_each(ready, pattern):
+    ready.suite(
+        "def test_a(): pass\n"
+        "pytestmark = []\n"
+        "test_a = pytest.mark.clause('G1')(test_a)\n"
+        "@pytest.mark.clause('C4')\ndef test_b(): pass\n"
+        "@pytest.mark.clause('M1')\ndef test_c(): pass\n"
+    )
+    assert ready.check("fake", "-k", pattern).returncode == 0
+    assert set(ready.outcomes()) == {"test_a", "test_b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("G1", ("G1",)), ("g1 , G1", ("G1",)), ("G1 and C4", ()), ("test_g1", ()), ("G1 or test_b", ()), ("", ())],
+)
+def test_what_names_clauses_and_nothing_else(text, names):
+    assert clauses_named(text) == names
+
+
+def test_the_version_is_told(ready):
+    process = ready.run("--version")
+    assert (process.returncode, process.stdout) == (0, f"unigrad {unigrad.__version__}\n")
+
+
+def test_bench_of_a_backend_without_its_module_is_told(ready):
+    message = (
+        "unigrad: backend 'fake' has no module fake_backend.bench, which unigrad bench needs; see unigrad.samples.Bench"
+    )
+    process = ready.run("bench", "fake")
+    mistake(process, message)
+    assert len(process.stderr.splitlines()) == 1
+
+
 def test_report_of_no_results_is_a_mistake(ready):
     mistake(ready.run("report", "absent"), "no folder absent")
 
@@ -173,3 +226,11 @@ def test_a_cell_is_the_worst_of_its_tests(outcomes, cell):
     rows = {row[0]: row[2] for row in matrix([session]).rows}
     assert rows["G1"] == cell
     assert rows["D2"] == "not yet"
+    bare = {row[0]: row[2] for row in matrix([session], counts=False).rows}
+    assert bare["G1"] == re.sub(r" \d+/\d+$", "", cell)
+
+
+def test_a_clause_that_selftests_check_has_no_row_and_is_told_below():
+    text = report_text([Session("a", results=(result("passed"),))])
+    assert not re.search(r"^(G19|A1) ", text, re.MULTILINE)
+    assert re.search(r"^Checked elsewhere: .*\bA1\b.*\bG19\b.* by selftests", text, re.MULTILINE)

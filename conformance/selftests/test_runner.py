@@ -37,6 +37,19 @@ def test_a_process_that_dies_fails_what_it_did_not_finish(fake, deed, message):
     assert load(fake.results)[0].status == "died"
 
 
+def test_progress_counts_as_failed_what_fails_the_check(fake):
+    fake.backend()
+    fake.suite(
+        "def test_a(): raise NoSampleError('mandatory')\n"
+        "def test_b(guarantee): raise NoSampleError('optional')\n"
+        "@pytest.mark.needs(Capability.SECOND_ORDER)\ndef test_c(): raise NoSampleError('optional')\n"
+        "def test_d(): assert False\n"
+    )
+    process = fake.check("fake")
+    assert "fake: done, 4/4 tests, 2 failed" in process.stderr
+    assert process.returncode == 1
+
+
 def test_a_process_that_dies_after_its_tests_is_not_green(fake):
     fake.backend()
     fake.suite("import atexit\natexit.register(os.abort)\ndef test_a(): pass")

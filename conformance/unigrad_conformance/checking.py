@@ -12,13 +12,15 @@ from typing import Any
 from unigrad.errors import ArgumentError, BackendNotFoundError, BackendUnavailableError
 from unigrad.plugins import backend_names, explain
 from unigrad_conformance import runner
-from unigrad_conformance.clauses import CLAUSES
+from unigrad_conformance.clauses import CLAUSES, clauses_named
 from unigrad_conformance.compare import agreements
 from unigrad_conformance.progress import Display
 from unigrad_conformance.report import exit_code, report_text
 from unigrad_conformance.results import FORMAT, Session, finish, session_to_json
 
 __all__ = ["Outcome", "check_all"]
+
+_PLACES = {"agreement": "checked by a check of several backends", "later": "not checked yet"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def check_all(
     folder
         Existing folder for the results.
     pattern
-        A test id, a clause, or an expression for pytest's ``-k``.
+        A test id, clauses such as ``"G1, C4"``, or an expression for pytest's ``-k``.
     jobs
         Backends at a time; by default one per core.
     timeout_s
@@ -64,14 +66,15 @@ def check_all(
         A name given twice, or an interpreter that does not exist.
     """
     targets, absent, notes = _choose(names)
-    exact = pattern is not None and ("::" in pattern or pattern in CLAUSES)
+    named = clauses_named(pattern or "")
+    select = pattern if "::" in (pattern or "") else ",".join(named) or None
     at_once = min(jobs or os.cpu_count() or 1, max(len(targets), 1))
     with Display([target.name for target in targets]) as display:
         sessions = runner.check(
             targets,
             folder,
-            select=pattern if exact else None,
-            pattern=None if exact else pattern,
+            select=select,
+            pattern=None if select else pattern,
             jobs=at_once,
             timeout_s=timeout_s,
             suite=suite,
@@ -119,7 +122,14 @@ def _closing(sessions: Sequence[Session], code: int, pattern: str | None) -> str
         return f"NO TEST RAN: the selection {pattern!r} cannot be read"
     if code == 2:
         empty = ", ".join(session.backend for session in sessions if not session.results) or "anything"
-        return f"NO TEST RAN on {empty}" + ("" if pattern is None else f": none matches {pattern!r}")
+        if pattern is None:
+            return f"NO TEST RAN on {empty}"
+        elsewhere = [CLAUSES[name] for name in clauses_named(pattern) if CLAUSES[name].checked_by != "suite"]
+        places = [
+            f"{clause.name} is {_PLACES.get(clause.checked_by) or f'checked by {clause.checked_by}'}"
+            for clause in elsewhere
+        ]
+        return "; ".join([f"NO TEST RAN on {empty}: none matches {pattern!r}", *places])
     tests = sum(len(session.results) for session in sessions)
     where = f"{tests} tests on {', '.join(session.backend for session in sessions)}"
     return f"KEPT: {where}" if code == 0 else f"FAILED: see above, of {where}"

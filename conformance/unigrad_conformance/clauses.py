@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from unigrad.protocols import Capability, Guarantee
 
-__all__ = ["CLAUSES", "Clause"]
+__all__ = ["CLAUSES", "Clause", "clauses_named"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ CLAUSES: dict[str, Clause] = {
         Clause("G16", "a collector belongs to its thread", (Guarantee.THREADS,)),
         Clause("G17", "second order", (Capability.SECOND_ORDER,)),
         Clause("G18", "gradients reach the framework's own tools and unigrad's optimizer"),
-        Clause("G19", "compiled steps work or are refused", (Capability.COMPILED_STEP,)),
+        Clause("G19", "compiled steps work or are refused", (Capability.COMPILED_STEP,), checked_by=_SELFTESTS),
         Clause("R1", "a parameter is registered by its first use in a recorded forward"),
         Clause("R2", "usage sorts parameters into five disjoint sets"),
         Clause("R3", "unused parameters are told once, at the right time"),
@@ -113,3 +114,9 @@ CLAUSES: dict[str, Clause] = {
     )
 }
 """Clause by name, in the order of the contract."""
+
+
+def clauses_named(text: str) -> tuple[str, ...]:
+    """Return the clauses that a text names and nothing else, as ``"G1"``, ``"g1, c4"`` or ``"G1 or C4"``; else none."""
+    words = [word.upper() for word in re.split(r"[\s,]+(?:or\s+)?", text.strip()) if word]
+    return tuple(dict.fromkeys(words)) if all(word in CLAUSES for word in words) else ()

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+import unigrad
 from unigrad.errors import UnigradError
-from unigrad.plugins import Row, backend_names, explain
+from unigrad.plugins import Row, backend_names, explain, get_backend
 
 __all__ = ["main"]
 
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="unigrad", description="One gradient contract over several frameworks.")
+    parser.add_argument("--version", action="version", version=f"unigrad {unigrad.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     backends = commands.add_parser("backends", help="what is installed, what is missing and what is broken")
@@ -57,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="run the conformance suite, each backend in its own process")
     check.add_argument("targets", nargs="*", metavar="NAME[=PYTHON]", help="default: all that are installed")
-    check.add_argument("-k", dest="pattern", help="a test id, a clause, or an expression over names of tests")
+    check.add_argument(
+        "-k", dest="pattern", help="a test id, clauses such as 'G1' or 'G1, C4', or an expression over names of tests"
+    )
     check.add_argument("-j", dest="jobs", type=_positive_int, metavar="N", help="backends at a time (default: cores)")
     check.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file")
     check.add_argument("--results", type=Path, metavar="DIR", help="keep the results for 'unigrad report'")
@@ -203,7 +207,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from unigrad_conformance.results import load
 
     sessions = load(arguments.folder)
-    print(matrix(sessions).markdown() if arguments.markdown else report_text(sessions))
+    print(matrix(sessions, counts=False).markdown() if arguments.markdown else report_text(sessions))
     return 0
 
 
@@ -213,6 +217,11 @@ def _bench(arguments: argparse.Namespace) -> int:
         row = explain(name)
         if row.status != "ready":
             raise _Mistake(row.error or f"backend {name!r} is {row.status}")
+        module = f"{get_backend(name).spec.package}.bench"
+        if importlib.util.find_spec(module) is None:
+            raise _Mistake(
+                f"backend {name!r} has no module {module}, which unigrad bench needs; see unigrad.samples.Bench"
+            )
     bench = importlib.import_module("unigrad_conformance.bench")
     if arguments.pairs < 2:
         raise _Mistake("--pairs needs at least 2")

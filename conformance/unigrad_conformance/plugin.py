@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("unigrad")
     group.addoption("--unigrad-backend", metavar="NAME", help="backend under test")
     group.addoption("--unigrad-record", metavar="DIR", help="write results and observations into this folder")
-    group.addoption("--unigrad-select", metavar="WHAT", help="one test id, exactly, or the tests of one clause")
+    group.addoption("--unigrad-select", metavar="WHAT", help="one test id, exactly, or the tests of clauses, as G1,C4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,7 +137,8 @@ class Outcomes:
             raise pytest.UsageError(str(error)) from error
         wanted = config.getoption("--unigrad-select")
         if wanted is not None:
-            chosen = [item for item in items if wanted == self._ids[item] or wanted in _clauses(item)]
+            names = set(wanted.split(","))
+            chosen = [item for item in items if wanted == self._ids[item] or names.intersection(_clauses(item))]
             config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
             items[:] = chosen
 

@@ -42,13 +42,21 @@ def summary_table(sessions: Sequence[Session]) -> Table:
     return Table("Backends", columns, tuple(rows))
 
 
-def matrix(sessions: Sequence[Session]) -> Table:
-    """Return the clauses by the backends; a clause without a test in a selection has no row."""
+def matrix(sessions: Sequence[Session], counts: bool = True) -> Table:
+    """Return the clauses by the backends; a clause without a test in a selection has no row.
+
+    Parameters
+    ----------
+    sessions
+        What was checked.
+    counts
+        Whether a cell says how many of the tests of the clause had its outcome. Without, a new test changes no cell.
+    """
     compared = {agreement.backend: agreement for agreement in agreements(sessions)}
     partial = any(session.selection is not None for session in sessions)
     rows = []
     for clause in CLAUSES.values():
-        cells = [_cell(clause, session, compared.get(session.backend)) for session in sessions]
+        cells = [_cell(clause, session, compared.get(session.backend), counts) for session in sessions]
         if any(cells) or (clause.checked_by in ("suite", "later") and not partial):
             filled = [
                 cell or ("failed" if session.status != "complete" and not session.results else "not yet")
@@ -58,7 +66,7 @@ def matrix(sessions: Sequence[Session]) -> Table:
     return Table("Clauses", ("clause", "promise", *(session.backend for session in sessions)), tuple(rows))
 
 
-def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> str:
+def _cell(clause: Clause, session: Session, agreement: Agreement | None, counts: bool) -> str:
     """Return the text of one cell; empty where nothing was tested."""
     outcomes = [result.outcome for result in session.results if clause.name in result.clauses]
     if clause.name == "X1" and agreement is not None and agreement.compared:
@@ -68,7 +76,7 @@ def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> str:
     worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
     count = outcomes.count(worst)
     text = _CELLS.get(worst, worst)
-    return text if count == len(outcomes) else f"{text} {count}/{len(outcomes)}"
+    return text if count == len(outcomes) or not counts else f"{text} {count}/{len(outcomes)}"
 
 
 def agreement_table(compared: Sequence[Agreement]) -> Table:

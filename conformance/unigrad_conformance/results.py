@@ -28,6 +28,7 @@ __all__ = [
     "ResultsError",
     "Session",
     "finish",
+    "is_bad",
     "load",
     "session_to_json",
     "write_whole",
@@ -39,6 +40,11 @@ OUTCOMES = ("passed", "refused", "known failure", "no sample", "failed")
 
 class ResultsError(UnigradError, ValueError):
     """A folder of results that cannot be read."""
+
+
+def is_bad(outcome: str, mandatory: bool) -> bool:
+    """Return whether the outcome of one test alone fails a check."""
+    return outcome == "failed" or (outcome == "no sample" and mandatory)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Result:
     @property
     def is_bad(self) -> bool:
         """Whether this result alone fails a check."""
-        return self.outcome == "failed" or (self.outcome == "no sample" and self.mandatory)
+        return is_bad(self.outcome, self.mandatory)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from unigrad.errors import ArgumentError
 from unigrad_conformance.events import read_events, session_of_log
-from unigrad_conformance.results import Session, finish
+from unigrad_conformance.results import Session, finish, is_bad
 
 __all__ = ["SUITE", "Progress", "Target", "check"]
 
@@ -52,7 +52,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the check of one backend is; ``total`` is None until the tests are collected."""
+    """How far the check of one backend is; ``total`` is None until the tests are collected.
+
+    ``failed`` counts what fails the check, as the report does: also a sample that is missing where one is mandatory.
+    """
 
     done: int = 0
     failed: int = 0
@@ -69,6 +72,7 @@ class _Run:
     log: Path
     output: Path
     read: int = 0
+    mandatory: dict[str, bool] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
     timed_out: bool = False
 
@@ -93,7 +97,7 @@ def check(
     folder
         Existing folder for the results.
     select
-        A test id, exactly, or the name of a clause.
+        A test id, exactly, or names of clauses, separated by commas.
     pattern
         An expression for pytest's ``-k``.
     jobs
@@ -185,9 +189,10 @@ def _advance(run: _Run, ended: bool) -> None:
         run.read += len(new)
         for event in read_events(new.decode("utf-8")):
             if event["event"] == "collected":
+                run.mandatory = {test["id"]: test["mandatory"] for test in event["tests"]}
                 progress = replace(progress, total=len(event["tests"]))
             elif event["event"] == "result":
-                failed = event["outcome"] in ("failed", "no sample")
+                failed = is_bad(event["outcome"], run.mandatory[event["id"]])
                 progress = replace(progress, done=progress.done + 1, failed=progress.failed + failed)
     run.progress = replace(progress, ended=ended)
 

@@ -11,7 +11,7 @@ import unigrad
 from unigrad import ArgumentError
 from unigrad.protocols import Guarantee
 from unigrad_conformance.observations import EPSILON
-from unigrad_conformance.suite.parts import bits_of_parts, loop, single_steps, step
+from unigrad_conformance.suite.parts import bits_of_parts, loop, same_step, single_steps, step
 from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits, to_numpy
 
 pytestmark = pytest.mark.clause("M2")
@@ -42,8 +42,12 @@ def test_two_inputs_and_two_outputs(samples, guarantee, record):
     inputs = {"a": samples.tensor(array(5, 3, seed=1)), "b": samples.tensor(array(5, 3, seed=2))}
     found = step(samples, block, unigrad.microbatch(function, 2, blocks=block), inputs)
     reference = step(samples, block, loop(samples, function, 2), inputs)
-    terms = single_steps(samples, block, function, inputs, 2)
-    bits_of_parts(found, reference, terms, guarantee(Guarantee.BITEXACT_SHARING))
+    if guarantee(Guarantee.BITEXACT_SHARING) == "kept":
+        same_step(found, reference)
+    else:  # the weight and the first input reach both outputs: their two contributions may be added before or after
+        same_bits(found.outputs, reference.outputs)
+        close(found.inputs, reference.inputs, terms=8)
+        close(found.gradients, reference.gradients, terms=13)
     assert sorted(found.inputs) == ["a", "b"]
     record("gradients", found.gradients, terms=13, reason="products of 3, summed over 5 samples and 2 outputs")
     record("inputs", found.inputs, terms=8, reason="products of 3 through two outputs")

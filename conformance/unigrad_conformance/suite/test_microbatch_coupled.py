@@ -270,6 +270,7 @@ def test_verify_notices_a_dependence_in_one_direction_only(samples, backend, tri
         count = backend.block.shape(x)[0]
         return samples.operations.matmul(samples.tensor(triangle(np.ones((count, count), "float32"))), x)
 
-    parts = unigrad.microbatch(run, size=2, blocks=[], verify=True)
+    spare = unigrad.wrap({"w": samples.leaf(array(1))})
+    parts = unigrad.microbatch(run, size=2, blocks=spare, verify=True)
     with pytest.raises(unigrad.BatchCoupledError, match="only other samples change"):
         parts(samples.tensor(array(4, 3)))

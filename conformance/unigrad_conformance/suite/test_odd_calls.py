@@ -17,7 +17,7 @@ def test_a_tensor_given_twice_is_one_tensor_in_the_recompute(samples):
         return a * b if a is b else a * b * samples.operations.exp(a)
 
     own = leaves(samples, w=[1, 2])
-    run = unigrad.checkpoint(square_or_more, blocks=[])
+    run = unigrad.checkpoint(square_or_more, blocks=unigrad.wrap(own))
     with unigrad.GradientCollector(own) as collector:
         hidden = own["w"] * 2.0
         collector.backward(samples.operations.sum(run(hidden, hidden)))

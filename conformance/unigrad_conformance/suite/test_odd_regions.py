@@ -62,7 +62,7 @@ def test_another_bit_generator_behind_the_global_generator_of_numpy(samples):
     np.random.set_bit_generator(np.random.PCG64(3))
     try:
         own = leaves(samples, w=[1, 1])
-        run = unigrad.checkpoint(lambda w: w * w * float(np.random.randint(2, 1000)), blocks=[])
+        run = unigrad.checkpoint(lambda w: w * w * float(np.random.randint(2, 1000)), blocks=unigrad.wrap(own))
         with unigrad.GradientCollector(own) as collector:
             loss = samples.operations.sum(run(own["w"]))
             before = str(np.random.get_state(legacy=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
@@ -31,8 +32,15 @@ class Gradients(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._copies:
             if name not in self._stored:
-                known = ", ".join(self._stored) or "none"
-                raise KeyError(f"no loss depended on {name!r}; there are gradients of: {known}")
+                near = difflib.get_close_matches(str(name), list(self._stored), n=1)
+                known = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"there are gradients of: {', '.join(self._stored) or 'nothing'}"
+                )
+                raise KeyError(
+                    f"no loss depended on {name!r}; {known} (of a watched tensor, the one that watch returned is to be used)"
+                )
             self._copies[name] = self._copy(name)
         return self._copies[name]
 

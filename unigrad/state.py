@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -163,7 +164,14 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
     target = Path(path)
     contiguous = {name: np.array(array, order="C", copy=True) for name, array in arrays.items()}
     data = to_bytes(contiguous, metadata={"unigrad": json.dumps(dict(description))})
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "the file to write is a folder", str(target))
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise type(error)(
+            error.errno, error.strerror, str(target)
+        ) from None  # the temporary name says nothing to a user
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -194,6 +202,8 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
     """
     from safetensors import SafetensorError, safe_open
 
+    if Path(path).is_dir():
+        raise StateFileError(f"{path} is a folder, not a file")
     try:
         with safe_open(str(path), framework="numpy") as stream:
             metadata = stream.metadata() or {}

@@ -24,9 +24,12 @@ def _key(native: Any) -> Hashable:
     return id(native)
 
 
-def _forget(key: Hashable) -> None:
-    _memories.pop(key, None)
-    _blocks.pop(key, None)
+def _forget(keys: list[Hashable]) -> None:
+    """Forget an object when the first of its tensors dies; for the others nothing is left to do, nor a long key to hash."""
+    if keys:
+        key = keys.pop()
+        _memories.pop(key, None)
+        _blocks.pop(key, None)
 
 
 def _remember(native: Any, make: Callable[[Memory], Block]) -> Block:
@@ -37,9 +40,10 @@ def _remember(native: Any, make: Callable[[Memory], Block]) -> Block:
     memory = _memories.get(key)
     if memory is None:
         memory = _memories[key] = Memory()
+        keys = [key]
         # The key holds the ids of all tensors of a mapping, so it means something while all of them live.
         for anchor in native.values() if isinstance(native, Mapping) else (native,):
-            weakref.finalize(anchor, _forget, key).atexit = False
+            weakref.finalize(anchor, _forget, keys).atexit = False
     block = make(memory)
     _blocks[key] = block
     return block

@@ -115,7 +115,8 @@ def trace(losses: Sequence[Any]) -> Graph:
     for loss in losses:
         if not loss.requires_grad:
             raise NoGraphError(
-                "nothing was recorded that leads to this loss: it is a constant, was detached (stop_gradient), or was made "
+                "nothing was recorded that leads to this loss: it is a constant, was detached (stop_gradient), depends "
+                "on frozen parameters only, or was made "
                 "where recording was off: under no_grad, or outside of this backend's operations, e.g. by NumPy itself"
             )
     return Graph(losses)

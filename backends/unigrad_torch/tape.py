@@ -112,7 +112,8 @@ def trace(losses: Sequence[Any]) -> _Graph:
                 nodes.append(node)
             elif not loss.requires_grad:
                 raise NoGraphError(
-                    "nothing was recorded that leads to this loss: it is a constant, or it was detached, or computed outside of "
+                    "nothing was recorded that leads to this loss: it is a constant, or was detached, or all it depends "
+                    "on is frozen, or it was computed outside of "
                     "any recording (under no_grad or inference_mode)"
                 )
             elif all(loss is not leaf for leaf in leaves):

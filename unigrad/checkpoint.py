@@ -141,7 +141,7 @@ def adapt(target: Any, rerun: Rerun, blocks: Any, name: str) -> Any:
             return backend.block.facade(target, rerun)
     if isinstance(target, type) or not callable(target):
         raise ArgumentTypeError(f"{name} takes a block, a native model or a function, not {target!r}")
-    return _Function(target, rerun, list(each_block(blocks, "blocks")))
+    return _Function(target, rerun, list(each_block(blocks, "blocks")), blocks is None)
 
 
 def _refuse_blocks(blocks: Any, name: str) -> None:
@@ -152,12 +152,13 @@ def _refuse_blocks(blocks: Any, name: str) -> None:
 class _Function:
     """A function run as a region; ``enabled = False`` is the plain call."""
 
-    def __init__(self, function: Callable[..., Any], rerun: Rerun, blocks: list[Block]) -> None:
+    def __init__(self, function: Callable[..., Any], rerun: Rerun, blocks: list[Block], captures: bool) -> None:
         functools.update_wrapper(self, function)
         self.enabled = True
         self._function = function
         self._rerun = rerun
         self._given = blocks
+        self._captures = captures
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not self.enabled:
@@ -169,7 +170,7 @@ class _Function:
                 seen.add(id(block))
                 blocks.append(block)
         backend = _common_backend(blocks, args, kwargs)
-        if not self._given:
+        if self._captures:
             backend.require(Capability.CAPTURES)
         return self._rerun.apply(self._function, blocks, args, kwargs)
 

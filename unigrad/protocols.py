@@ -355,7 +355,10 @@ class BlockModule(Protocol):
         """Return the tensor in another dtype (itself if it has it)."""
 
     def clip_factor(self, tensors: Sequence[Any], maximum: float) -> Any:
-        """Return ``min(1, maximum / norm)`` for the Euclidean norm over all ``tensors``; 1 for no tensors or norm 0."""
+        """Return ``min(1, maximum / norm)`` for the Euclidean norm over all ``tensors``.
+
+        1 for no tensors or norm 0; NaN if the norm is NaN.
+        """
 
     def narrow(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
         """Return the part ``start:stop`` along ``axis`` as a view, connected to the tensor's graph."""

@@ -192,7 +192,7 @@ def cast(tensor: Any, dtype: str) -> Any:
 
 def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
     norm = float(np.sqrt(sum(float((t.data * t.data).sum()) for t in tensors)))
-    return min(1.0, maximum / norm) if norm else 1.0
+    return float(np.minimum(1.0, maximum / norm)) if norm else 1.0  # min() of Python would turn NaN into 1
 
 
 def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:

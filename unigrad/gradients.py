@@ -19,13 +19,16 @@ class Gradients(Mapping[str, Any]):
     It is a snapshot: a later backward does not change it, and writing into a gradient does not change the collector.
     """
 
-    __slots__ = ("_clone", "_convert", "_copies", "_stored")
+    __slots__ = ("_convert", "_copies", "_snapshot", "_stored")
 
     def __init__(
-        self, stored: Mapping[str, Any], clone: Callable[[Any], Any], convert: Callable[[str, Any], Any] | None = None
+        self,
+        stored: Mapping[str, Any],
+        snapshot: Callable[[Any], Any],
+        convert: Callable[[str, Any], Any] | None = None,
     ) -> None:
         self._stored = stored
-        self._clone = clone
+        self._snapshot = snapshot
         self._convert = convert
         self._copies: dict[str, Any] = {}
 
@@ -46,7 +49,7 @@ class Gradients(Mapping[str, Any]):
 
     def _copy(self, name: str) -> Any:
         value = self._stored[name]
-        return self._clone(value) if self._convert is None else self._convert(name, value)
+        return self._snapshot(value) if self._convert is None else self._convert(name, value)
 
     def _all(self) -> dict[str, Any]:
         """Copy what was not read yet, all at once: the views that ``Mapping`` has itself ask for each name in Python."""
@@ -55,7 +58,7 @@ class Gradients(Mapping[str, Any]):
             if copies or self._convert is not None:
                 self._copies = {name: copies[name] if name in copies else self._copy(name) for name in stored}
             else:
-                self._copies = dict(zip(stored, map(self._clone, stored.values()), strict=True))
+                self._copies = dict(zip(stored, map(self._snapshot, stored.values()), strict=True))
         return self._copies
 
     def values(self) -> ValuesView[Any]:
@@ -116,14 +119,14 @@ class Store:
     def view(self, divisor: float | None) -> Gradients:
         """Return the mapping to hand out, divided by the total weight if there is one."""
         block = self.backend.block
-        clone, halves = block.clone, self.halves
+        snapshot, halves = block.snapshot, self.halves
         if divisor is None and not self.connected and not halves:
-            return Gradients(self.values, clone)
+            return Gradients(self.values, snapshot)
         factor = 1.0 if divisor is None else 1.0 / divisor
         plain = divisor is None and not self.connected
 
         def convert(name: str, stored: Any) -> Any:
-            value = clone(stored) if plain else block.scale(stored, factor)
+            value = snapshot(stored) if plain else block.scale(stored, factor)
             return block.cast(value, halves[name]) if name in halves else value
 
-        return Gradients(self.values, clone, convert)
+        return Gradients(self.values, snapshot, convert)

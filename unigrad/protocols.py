@@ -342,6 +342,12 @@ class BlockModule(Protocol):
     def clone(self, tensor: Any) -> Any:
         """Return a copy that shares nothing with the tensor, contiguous and without a graph; a sparse buffer stays sparse."""
 
+    def snapshot(self, tensor: Any) -> Any:
+        """Return what ``clone`` returns, for a tensor that nobody but the core holds.
+
+        It may share memory for as long as neither of the two is written.
+        """
+
     def zeros(self, tensor: Any) -> Any:
         """Return zeros of the same shape, dtype and place."""
 

@@ -45,6 +45,7 @@ __all__ = [
     "set_trainable",
     "set_training",
     "shape",
+    "snapshot",
     "structure",
     "swap",
     "to_numpy",
@@ -216,6 +217,11 @@ def requires_gradient(tensor: Any) -> bool:
 def clone(tensor: Any) -> Any:
     """Return a copy without a graph."""
     return wrap(tensor.numpy())
+
+
+def snapshot(tensor: Any) -> Any:
+    """Return a copy."""
+    return clone(tensor)
 
 
 def zeros(tensor: Any) -> Any:

@@ -36,6 +36,7 @@ from unigrad_torch.arrays import (
 from unigrad_torch.facade import facade
 from unigrad_torch.modules import describe, inner, is_compiled, unchanged
 from unigrad_torch.modules import layers as named_layers
+from unigrad_torch.sharing import snapshot
 
 __all__ = [
     "add",
@@ -64,6 +65,7 @@ __all__ = [
     "set_trainable",
     "set_training",
     "shape",
+    "snapshot",
     "structure",
     "swap",
     "to_numpy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from unigrad_conformance.observations import Observation
 from unigrad_conformance.results import Session
 
-__all__ = ["REFERENCE", "Agreement", "Comparison", "Difference", "agreements", "compare"]
+__all__ = ["REFERENCE", "Agreement", "Comparison", "Difference", "Measured", "agreements", "compare", "measured"]
 
 REFERENCE = "numpy"
 """Name of the backend with which all others are compared."""
@@ -58,6 +58,29 @@ class Difference:
     comparison: Comparison
     reason: str
     choice: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One quantity that a test recorded on the reference (``left``), on another backend (``right``), or on both."""
+
+    test: str
+    name: str
+    left: Observation | None
+    right: Observation | None
+    comparison: Comparison
+
+    @property
+    def known(self) -> Observation:
+        """The observation of the reference, or the only one."""
+        only = self.left or self.right
+        assert only is not None
+        return only
+
+    @property
+    def choice(self) -> bool:
+        """Whether no derivative exists here (clause X2)."""
+        return any(one is not None and one.choice for one in (self.left, self.right))
 
 
 @dataclass(frozen=True)
@@ -151,27 +174,30 @@ def agreements(sessions: Sequence[Session]) -> list[Agreement]:
     return [_agreement(reference, session) for session in sessions if session is not reference]
 
 
-def _agreement(reference: Session, session: Session) -> Agreement:
+def measured(reference: Session, session: Session) -> Iterator[Measured]:
+    """Compare each quantity of the tests that passed on both, in the order of the tests."""
     known = {result.id: result for result in reference.results if result.outcome == "passed"}
-    compared, worst, worst_at, differences = 0, 0.0, "", []
     for result in session.results:
         if result.outcome != "passed" or result.id not in known:
             continue
         left = {observation.name: observation for observation in known[result.id].observations}
         right = {observation.name: observation for observation in result.observations}
         for name in dict.fromkeys((*left, *right)):
-            compared += 1
-            if name not in left or name not in right:
-                only = left.get(name) or right[name]
-                where = f"only on {session.backend if name in right else reference.backend}"
-                differences.append(
-                    Difference(result.id, name, Comparison("missing", where=where), only.reason, only.choice)
+            if name in left and name in right:
+                found = compare(left[name], right[name])
+            else:
+                found = Comparison(
+                    "missing", where=f"only on {session.backend if name in right else reference.backend}"
                 )
-                continue
-            found = compare(left[name], right[name])
-            choice = left[name].choice or right[name].choice
-            if found.label:
-                differences.append(Difference(result.id, name, found, left[name].reason, choice))
-            if not choice and found.ratio > worst:
-                worst, worst_at = found.ratio, f"{result.id} {name}"
+            yield Measured(result.id, name, left.get(name), right.get(name), found)
+
+
+def _agreement(reference: Session, session: Session) -> Agreement:
+    compared, worst, worst_at, differences = 0, 0.0, "", []
+    for one in measured(reference, session):
+        compared += 1
+        if one.comparison.label:
+            differences.append(Difference(one.test, one.name, one.comparison, one.known.reason, one.choice))
+        if not one.choice and one.comparison.ratio > worst:
+            worst, worst_at = one.comparison.ratio, f"{one.test} {one.name}"
     return Agreement(session.backend, reference.backend, compared, worst, worst_at, tuple(differences))

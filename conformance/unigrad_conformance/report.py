@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from unigrad_conformance.clauses import CLAUSES, Clause
 from unigrad_conformance.compare import REFERENCE, Agreement, Difference, agreements
 from unigrad_conformance.results import Result, Session
 from unigrad_conformance.tables import Table
 
-__all__ = ["agreement_table", "command", "exit_code", "matrix", "report_text", "summary_table"]
+__all__ = ["Cell", "agreement_table", "cells", "command", "exit_code", "matrix", "report_text", "summary_table"]
 
 # The worst outcome of the tests of a clause is its cell.
 _WORST_FIRST = ("failed", "no sample", "known failure", "refused", "passed")
-_CELLS = {"passed": "kept"}
 
 
 def exit_code(sessions: Sequence[Session]) -> int:
@@ -42,6 +42,54 @@ def summary_table(sessions: Sequence[Session]) -> Table:
     return Table("Backends", columns, tuple(rows))
 
 
+@dataclass(frozen=True)
+class Cell:
+    """What the tests of one clause did on one backend.
+
+    Parameters
+    ----------
+    state
+        ``"kept"``, another outcome, which is the worst of all, or ``"not yet"``.
+    count, total
+        Number of tests with that outcome, and of all; both 0 without tests.
+    """
+
+    state: str
+    count: int = 0
+    total: int = 0
+
+    def text(self, counts: bool = True) -> str:
+        """Return the state, and how many of the tests had it if that is not all."""
+        return f"{self.state} {self.count}/{self.total}" if counts and self.count != self.total else self.state
+
+
+def cells(sessions: Sequence[Session]) -> Iterator[tuple[Clause, tuple[Cell, ...]]]:
+    """Give each clause with one cell per backend; a clause without a test in a selection is left out."""
+    compared = {agreement.backend: agreement for agreement in agreements(sessions)}
+    partial = any(session.selection is not None for session in sessions)
+    for clause in CLAUSES.values():
+        found = [_cell(clause, session, compared.get(session.backend)) for session in sessions]
+        if any(found) or (clause.checked_by in ("suite", "later") and not partial):
+            yield (
+                clause,
+                tuple(
+                    cell or Cell("failed" if session.status != "complete" and not session.results else "not yet")
+                    for cell, session in zip(found, sessions, strict=True)
+                ),
+            )
+
+
+def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> Cell | None:
+    """Return one cell; None where nothing was tested."""
+    outcomes = [result.outcome for result in session.results if clause.name in result.clauses]
+    if clause.name == "X1" and agreement is not None and agreement.compared:
+        outcomes.append("failed" if agreement.faults else "passed")
+    if not outcomes:
+        return None
+    worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
+    return Cell("kept" if worst == "passed" else worst, outcomes.count(worst), len(outcomes))
+
+
 def matrix(sessions: Sequence[Session], counts: bool = True) -> Table:
     """Return the clauses by the backends; a clause without a test in a selection has no row.
 
@@ -52,31 +100,8 @@ def matrix(sessions: Sequence[Session], counts: bool = True) -> Table:
     counts
         Whether a cell says how many of the tests of the clause had its outcome. Without, a new test changes no cell.
     """
-    compared = {agreement.backend: agreement for agreement in agreements(sessions)}
-    partial = any(session.selection is not None for session in sessions)
-    rows = []
-    for clause in CLAUSES.values():
-        cells = [_cell(clause, session, compared.get(session.backend), counts) for session in sessions]
-        if any(cells) or (clause.checked_by in ("suite", "later") and not partial):
-            filled = [
-                cell or ("failed" if session.status != "complete" and not session.results else "not yet")
-                for cell, session in zip(cells, sessions, strict=True)
-            ]
-            rows.append((clause.name, clause.title, *filled))
+    rows = [(clause.name, clause.title, *(cell.text(counts) for cell in row)) for clause, row in cells(sessions)]
     return Table("Clauses", ("clause", "promise", *(session.backend for session in sessions)), tuple(rows))
-
-
-def _cell(clause: Clause, session: Session, agreement: Agreement | None, counts: bool) -> str:
-    """Return the text of one cell; empty where nothing was tested."""
-    outcomes = [result.outcome for result in session.results if clause.name in result.clauses]
-    if clause.name == "X1" and agreement is not None and agreement.compared:
-        outcomes.append("failed" if agreement.faults else "passed")
-    if not outcomes:
-        return ""
-    worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
-    count = outcomes.count(worst)
-    text = _CELLS.get(worst, worst)
-    return text if count == len(outcomes) or not counts else f"{text} {count}/{len(outcomes)}"
 
 
 def agreement_table(compared: Sequence[Agreement]) -> Table:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+ALONE = ("mindspore", "paddle", "tensorflow")
+"""Folders whose framework must have a process of its own; test_frameworks_alone.py starts one for each."""
+
 DECLARATION = """
 from unigrad.protocols import BackendSpec, Capability, Guarantee, hookimpl
 
@@ -127,3 +130,17 @@ def module_fake(tmp_path_factory):
     site = Fake(tmp_path_factory.mktemp("fake"))
     site.framework()
     return site
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out a folder of ``ALONE`` unless this process was started for it."""
+    if collection_path.name not in ALONE or collection_path.parent != Path(__file__).parent:
+        return None
+    asked = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return None if any(path.is_relative_to(collection_path) for path in asked) else True
+
+
+def pytest_generate_tests(metafunc):
+    """Give the argument ``framework_alone`` of a test each of ``ALONE``."""
+    if "framework_alone" in metafunc.fixturenames:
+        metafunc.parametrize("framework_alone", ALONE)

@@ -23,7 +23,7 @@ from unigrad.errors import (
 )
 from unigrad.gradients import Gradients, Store
 from unigrad.losses import check_losses, check_weight, require_number, require_tensor
-from unigrad.protocols import Backend, Capability, Graph
+from unigrad.protocols import Backend, Capability, Engine, Graph, NativeEngine
 from unigrad.table import Table
 from unigrad.usage import Usage
 from unigrad.wrapping import wrap
@@ -101,6 +101,8 @@ class GradientCollector:
         self._open = False
         self._entered = False
         self._engine = ""
+        self._tape: Engine = self.backend.tape
+        self._native: NativeEngine | None = None
         self._store = Store(self.backend)
         self._inputs = Store(self.backend)
         self._watched: dict[str, Any] = {}
@@ -122,6 +124,8 @@ class GradientCollector:
             raise CollectorClosedError("a collector is entered once; make a new one")
         self._look_up()
         engine = self.block.engine()
+        if engine != "pure":
+            self._open_native()
         self._region = recording.join(self.backend, self, self._leaves, self.block.waits)
         self._thread = threading.get_ident()
         self._engine = engine
@@ -146,6 +150,11 @@ class GradientCollector:
         finally:
             self._watched = {}
             self._origins = set()
+
+    def _open_native(self) -> None:
+        make = getattr(self.backend.tape, "native", None)
+        if make is not None:
+            self._tape = self._native = make()
 
     def take(self, leaves: Sequence[Any]) -> None:
         """Take note of leaves used in recorded forwards; called by the recording region."""
@@ -209,6 +218,8 @@ class GradientCollector:
     @property
     def gradients(self) -> Gradients:
         """Gradients by name, in the parameter's dtype: exactly the parameters that a loss depended on."""
+        if self._native is not None:
+            self._native.require_reduced()
         return self._store.view(self._divisor())
 
     @property
@@ -318,7 +329,9 @@ class GradientCollector:
         StaleGraphError
             If a value that the graph needs was changed since the forward.
         UnsupportedError
-            For ``create_graph`` on a backend that does not declare it.
+            For ``create_graph`` on a backend that does not declare it, and for what the native engine cannot serve.
+        UnreducedError
+            If several processes train the model and would not exchange these gradients.
 
         Notes
         -----
@@ -329,7 +342,9 @@ class GradientCollector:
             self.backend.require(Capability.SECOND_ORDER)
         weight = check_weight(weight, self._accumulate, self._weighted)
         losses, cotangents = check_losses(self.backend, loss, cotangent)
-        graph = self.backend.tape.trace(losses)
+        if self._native is not None:
+            self._native.begin(self._leaves, self._accumulate, self._parameters, weight)
+        graph = self._tape.trace(losses)
         if graph.released is not None:
             raise GraphReleasedError(
                 f"the graph of this loss was released at {graph.released!r} by an earlier backward; pass retain_graph=True to "
@@ -345,7 +360,7 @@ class GradientCollector:
         if weight != 0:
             computed, watched = self._differentiate(graph, cotangents, reached, retain_graph, create_graph)
         elif not retain_graph:
-            self.backend.tape.release(graph)
+            self._tape.release(graph)
         self._commit(computed, watched, weight, create_graph)
         self._reached.update(reached if weight == 0 or not self._parameters else computed)
         self._outside.update(outside)
@@ -354,7 +369,7 @@ class GradientCollector:
     def _differentiate(
         self, graph: Graph, cotangents: Sequence[Any], reached: Mapping[str, Any], retain: bool, create: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        tape = self.backend.tape
+        tape = self._tape
         own = dict(reached) if self._parameters else {}
         targets = [*own.values(), *self._watched.values()] if self._watched else list(own.values())
         keep = retain or create
@@ -420,6 +435,8 @@ class GradientCollector:
         self._check_open("zero")
         self._region.deliver()
         self._judge(stacklevel=2)
+        if self._native is not None:
+            self._native.forget()
         self._store = Store(self.backend)
         self._inputs = Store(self.backend)
         self._used = set()

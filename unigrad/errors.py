@@ -20,6 +20,7 @@
     │   ├── GraphReleasedError                  an earlier backward released this graph
     │   ├── StaleGraphError                     a value that the graph needs was changed since
     │   └── RecordingLostError                  recording was switched off from outside
+    ├── UnreducedError (RuntimeError)           gradients that the processes have not exchanged
     ├── CollectorClosedError (RuntimeError)     used before entering or after leaving
     ├── WrongThreadError (RuntimeError)         used by a thread that did not open it
     ├── NotBuiltError (RuntimeError)            layers whose parameters do not exist yet
@@ -109,6 +110,10 @@ class StaleGraphError(GraphError):
 
 class RecordingLostError(GraphError):
     """Recording was switched off from outside while a collector was open."""
+
+
+class UnreducedError(UnigradError, RuntimeError):
+    """Gradients of a model in several processes that the processes have not exchanged, or would not exchange."""
 
 
 class CollectorClosedError(UnigradError, RuntimeError):

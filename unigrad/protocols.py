@@ -24,11 +24,13 @@ __all__ = [
     "BlockModule",
     "Capability",
     "CheckpointModule",
+    "Engine",
     "Entry",
     "Graph",
     "Guarantee",
     "MemoryModule",
     "Meter",
+    "NativeEngine",
     "OptimizerModule",
     "RecordingRegion",
     "Region",
@@ -100,6 +102,9 @@ class BackendSpec:
         Frameworks (import names) after which this one must not be imported into the same process.
     random_sources
         Names of the random operations that ``snapshot`` and ``restore`` cover.
+    quiet
+        Environment variables that keep the framework from logging while it is imported; the ``unigrad`` commands set those that are not
+        set, the library itself sets none.
     """
 
     name: str
@@ -113,6 +118,7 @@ class BackendSpec:
     distribution: str | None = None
     after: tuple[str, ...] = ()
     random_sources: tuple[str, ...] = ()
+    quiet: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -429,6 +435,42 @@ class TapeModule(Protocol):
 
     def set_native_gradient(self, parameter: Any, gradient: Any | None) -> None:
         """Put the gradient (not copied) where the framework's own tools look."""
+
+
+class Engine(Protocol):
+    """What differentiates for a collector: the module ``tape`` itself, or a :class:`NativeEngine`."""
+
+    def trace(self, losses: Sequence[Any]) -> Graph:
+        """See :meth:`TapeModule.trace`."""
+
+    def vjp(
+        self, graph: Any, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
+    ) -> list[Any | None]:
+        """See :meth:`TapeModule.vjp`."""
+
+    def release(self, graph: Any) -> None:
+        """See :meth:`TapeModule.release`."""
+
+
+class NativeEngine(Engine, Protocol):
+    """An engine that lets the framework write gradients where its own tools look, and takes them from there.
+
+    It serves one collector. A backend whose ``tape.engine`` names another engine than ``"pure"`` may have a function ``native()`` in
+    its module ``tape`` that returns one; without it the functions of ``tape`` serve every engine. All that the protocol of
+    ``tape`` promises holds: native gradients are afterwards as they were, and on error nothing has changed.
+    """
+
+    def begin(self, leaves: Sequence[Any], accumulate: str, parameters: bool, weight: float | None) -> None:
+        """Be told of the backward that follows: the block's leaves, the collector's mode, whether parameter gradients are wanted.
+
+        ``UnsupportedError`` or ``UnreducedError`` for one that it cannot serve.
+        """
+
+    def require_reduced(self) -> None:
+        """Raise ``UnreducedError`` if some of the gradients so far have not been exchanged between processes."""
+
+    def forget(self) -> None:
+        """Drop what was collected and not yet returned."""
 
 
 class CheckpointModule(Protocol):

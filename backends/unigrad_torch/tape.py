@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.autograd.graph import _engine_run_backward, get_gradient_edge
 from torch.nn import Parameter
 
-from unigrad.errors import ArgumentError, GraphReleasedError, LossError, NoGraphError, StaleGraphError, UnsupportedError
+from unigrad.errors import ArgumentError, GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.engine import engine
+from unigrad_torch.faults import translated
 from unigrad_torch.marks import MARKED
 from unigrad_torch.recompute import in_recompute
 from unigrad_torch.usage import Region, pause, resume
@@ -41,9 +42,6 @@ __all__ = [
 ]
 
 _KEY = "unigrad.released"
-_SECOND = "backward through the graph a second time"
-_CHANGED = "modified by an inplace operation"
-_COMPLEX = "only for real scalar outputs"
 _REENTRANT = "CheckpointFunctionBackward"
 
 _mark = object()
@@ -189,20 +187,10 @@ def vjp(
                 graph.losses, asked, dense, retain_graph=retain, create_graph=create, allow_unused=True
             )
     except RuntimeError as error:
-        text = str(error)
-        if _SECOND in text:
-            raise GraphReleasedError(
-                "a part of this graph was released by an earlier backward; pass retain_graph=True to that one"
-            ) from error
-        if _CHANGED in text:
-            raise StaleGraphError(
-                f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
-            ) from error
-        if _COMPLEX in text:
-            raise LossError(
-                "the loss is complex, so it has no gradient by itself; take its real part or its absolute value, or give cotangent="
-            ) from error
-        raise
+        told = translated(error)
+        if told is None:
+            raise
+        raise told from error
     finally:
         resume(mode)
     plain = not given and not graph.custom and not any(map(_HOOKS, asked))

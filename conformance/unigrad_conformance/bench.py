@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-import unigrad
-from unigrad_conformance import bench_cases
+from unigrad_conformance import bench_cases, quiet
 from unigrad_conformance.bench_cases import CASES, Figure
 
 __all__ = ["main"]
@@ -42,7 +41,7 @@ def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "
     results: dict[str, Any] = {"machine": _machine(), "pairs": pairs, "backends": {}}
     missed = measured = 0
     for name in names:
-        backend = unigrad.get_backend(name)
+        backend = quiet.load(name)
         chosen = [case for case in CASES if only in case.__name__]
         figures: list[Figure] = []
         with Progress(console=console, transient=True) as progress:

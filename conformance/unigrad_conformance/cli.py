@@ -16,7 +16,8 @@ from types import FrameType
 
 import unigrad
 from unigrad.errors import UnigradError
-from unigrad.plugins import Row, backend_names, explain, get_backend
+from unigrad.plugins import Row, backend_names, explain
+from unigrad_conformance import quiet
 
 __all__ = ["main"]
 
@@ -217,7 +218,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         row = explain(name)
         if row.status != "ready":
             raise _Mistake(row.error or f"backend {name!r} is {row.status}")
-        module = f"{get_backend(name).spec.package}.bench"
+        module = f"{quiet.load(name).spec.package}.bench"
         if importlib.util.find_spec(module) is None:
             raise _Mistake(
                 f"backend {name!r} has no module {module}, which unigrad bench needs; see unigrad.samples.Bench"

@@ -14,10 +14,9 @@ import pytest
 
 import unigrad
 from unigrad.errors import UnigradError, UnsupportedError
-from unigrad.plugins import get_backend
 from unigrad.protocols import Backend, BackendSpec, Capability
 from unigrad.samples import NoSampleError
-from unigrad_conformance import fixtures, known
+from unigrad_conformance import fixtures, known, quiet
 from unigrad_conformance.clauses import CLAUSES
 from unigrad_conformance.events import EventLog
 from unigrad_conformance.fixtures import BACKEND, OBSERVED
@@ -50,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--unigrad-record")
     log = EventLog(None if folder is None else Path(folder) / f"{name}.jsonl")
     try:
-        backend = get_backend(name)
+        backend = quiet.load(name)
     except UnigradError as error:
         log.write("unavailable", error=type(error).__name__, message=str(error))
         raise pytest.UsageError(str(error)) from error

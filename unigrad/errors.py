@@ -93,7 +93,15 @@ class LossError(UnigradError, ValueError):
 
 
 class NoGraphError(LossError):
-    """Nothing was recorded that leads to this loss."""
+    """Nothing was recorded that leads to this loss; raised without a text it names the usual causes."""
+
+    def __init__(
+        self,
+        text: str = "nothing was recorded that leads to this loss: it is a constant, was detached from its graph "
+        "(stop_gradient), depends on frozen parameters only, or was made where recording was off (no_grad) or outside of the "
+        "collector; run the forward inside",
+    ) -> None:
+        super().__init__(text)
 
 
 class GraphError(UnigradError, RuntimeError):
@@ -101,11 +109,25 @@ class GraphError(UnigradError, RuntimeError):
 
 
 class GraphReleasedError(GraphError):
-    """An earlier backward without ``retain_graph`` released a part of this graph."""
+    """An earlier backward without ``retain_graph`` released a part of this graph; without a text it says what to do."""
+
+    def __init__(
+        self,
+        text: str = "the graph of this loss, or a part of it, was released by an earlier backward; pass retain_graph=True to "
+        "that one, or run the forward again",
+    ) -> None:
+        super().__init__(text)
 
 
 class StaleGraphError(GraphError):
-    """A value that the graph needs was changed after the forward."""
+    """A value that the graph needs was changed after the forward; without a text it says what to do."""
+
+    def __init__(
+        self,
+        text: str = "a value that the graph of this loss needs was changed in place after the forward; run the forward again "
+        "after the change",
+    ) -> None:
+        super().__init__(text)
 
 
 class RecordingLostError(GraphError):

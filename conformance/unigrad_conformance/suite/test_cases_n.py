@@ -26,12 +26,8 @@ def gradient_of(samples, values, function):
 
 @pytest.mark.clause("X2")
 @pytest.mark.case(106)
-@pytest.mark.parametrize(
-    ("name", "allowed"),
-    [("relu", {0.0}), ("maximum", {0.5, 1.0}), ("clamp", {1.0}), ("absolute", {0.0})],
-    ids=["relu", "maximum", "clamp", "absolute"],
-)
-def test_the_larger_of_x_and_zero_at_zero(samples, record, name, allowed):
+@pytest.mark.parametrize("name", ["relu", "maximum", "clamp", "absolute"])
+def test_the_larger_of_x_and_zero_at_zero(samples, record, name):
     operations = samples.operations
     function = {
         "relu": operations.relu,
@@ -40,8 +36,9 @@ def test_the_larger_of_x_and_zero_at_zero(samples, record, name, allowed):
         "absolute": operations.absolute,
     }[name]
     found = gradient_of(samples, [-1, 0, 1], function)
-    np.testing.assert_array_equal(found[[0, 2]], [-1 if name == "absolute" else 0, 1])
-    assert found[1] in allowed
+    below = -1 if name == "absolute" else 0
+    np.testing.assert_array_equal(found[[0, 2]], [below, 1])
+    assert below <= found[1] <= 1, "neither the slope of one side nor one between them"
     record("beside", found[[0, 2]], reason=EXACT)
     record("at", found[1], choice=True, reason=KINK)
 
@@ -51,9 +48,9 @@ def test_the_larger_of_x_and_zero_at_zero(samples, record, name, allowed):
 def test_hardswish_at_its_knees(samples, record):
     found = gradient_of(samples, [3, -3, 4, -4], samples.operations.hardswish)
     np.testing.assert_array_equal(found[2:], [1, 0])
-    # Each framework takes the slope of one of the two sides.
-    assert found[0] in (1.0, 1.5)
-    assert found[1] in (0.0, -0.5)
+    # The slopes of the two sides, and what lies between them.
+    assert 1.0 <= found[0] <= 1.5
+    assert -0.5 <= found[1] <= 0.0
     record("beside", found[2:], reason=EXACT)
     record("at", found[:2], choice=True, reason=KINK)
 
@@ -63,17 +60,23 @@ def test_hardswish_at_its_knees(samples, record):
 def test_relu6_at_six(samples, record):
     found = gradient_of(samples, [6, 5, 7], samples.operations.relu6)
     np.testing.assert_array_equal(found[1:], [1, 0])
-    assert found[0] in (0.0, 1.0)
+    assert 0.0 <= found[0] <= 1.0
     record("beside", found[1:], reason=EXACT)
     record("at", found[0], choice=True, reason=KINK)
+
+
+def shared_among_ties(smaller, ties):
+    """Assert that one cotangent went to the equal largest elements, to the first or in shares, and to no smaller one."""
+    assert smaller == 0
+    assert (ties >= 0).all()
+    assert abs(ties.sum() - 1) <= 3 * 2.0**-23  # a rounding of each share
 
 
 @pytest.mark.clause("X2")
 @pytest.mark.case(108)
 def test_a_reduce_max_with_ties(samples, record):
     found = gradient_of(samples, [1, 2, 2, 2], samples.operations.max)
-    third = 1 / 3
-    np.testing.assert_allclose(found, [0, third, third, third], rtol=2.0**-22)  # one rounding of a third
+    shared_among_ties(found[0], found[1:])
     record("at", found, choice=True, terms=1, reason=KINK)
 
 
@@ -82,7 +85,7 @@ def test_a_reduce_max_with_ties(samples, record):
 def test_a_max_pool_with_ties(samples, record):
     pool = samples.layer("max_pool2d", size=2)
     found = gradient_of(samples, [[[[1, 2], [2, 2]]]], pool)
-    np.testing.assert_array_equal(found, [[[[0, 1], [0, 0]]]])
+    shared_among_ties(found[0, 0, 0, 0], found.ravel()[1:])
     record("at", found, choice=True, reason=KINK)
 
 

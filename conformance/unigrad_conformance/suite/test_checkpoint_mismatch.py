@@ -92,8 +92,8 @@ def test_full_verification_names_the_first_differing_element(samples):
 
 @pytest.mark.clause("C8")
 def test_switching_verification_off_switches_the_value_check_off(samples):
-    """Documented as unsafe: the gradient is that of the recompute."""
-    block = _changing(samples, lambda self, x: x * self.w, lambda self, x: x * self.w + 1.0)
+    """Documented as unsafe: the gradient is that of the recompute, which does the same with another number."""
+    block = _changing(samples, lambda self, x: x * self.w + 0.0, lambda self, x: x * self.w + 1.0)
     gradients = _backward(samples, block, verify=False)
     assert gradients["w"].tobytes() == array(2, 3, seed=1).tobytes()
 

@@ -55,8 +55,8 @@ def microbatch(
         of any shape.
     verify
         Whether each call first probes, by three unrecorded runs, that samples do not depend on each other, and that the batch axis
-        of the outputs is one (the state of a recurrent layer has it elsewhere, which shows by itself only where its lengths
-        differ from ``size``).
+        of the outputs is one. Without it, an output that has two axes as long as a part is looked at in one unrecorded run of
+        another length, at the first such call.
     allow_coupled
         Whether layers that couple samples (batch normalization in training) may run with the statistics of each part.
 
@@ -119,6 +119,7 @@ class Parts(Rerun):
         self.combine = combine
         self.probe = verify
         self.allow_coupled = allow_coupled
+        self.settled: set[tuple[str, tuple[int, ...]]] = set()
 
     def apply(
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -151,6 +152,8 @@ class Parts(Rerun):
                 continue
             with guard:
                 outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify))
+        if batch > self.size and batch % self.size == 0:
+            self._tell_axes_apart(backend, function, blocks, part, outputs[0])
         return self._merge(backend, outputs, [stop - start for start, stop in ranges])
 
     def _which(
@@ -268,6 +271,45 @@ class Parts(Rerun):
                 left, right = (block.narrow(found[path], self.axis, *halves[kept]) for found in (before, after))
                 if not block.equal(left, right):
                     raise _coupled(path, "changes for some samples when only other samples change")
+
+    def _tell_axes_apart(
+        self,
+        backend: Backend,
+        function: Callable[..., Any],
+        blocks: list[Block],
+        part: Callable[[int, int], tuple[tuple[Any, ...], dict[str, Any]]],
+        outputs: Any,
+    ) -> None:
+        """Where an output has two axes as long as a part, run a part of another length, once: the batch axis must follow.
+
+        The state of a recurrent layer of as many layers as a part has samples would else be joined along its layers.
+        """
+        block = backend.block
+        found, nesting = tree.flatten(outputs)
+        doubtful = set()
+        for path, item in zip(nesting.paths("output"), found, strict=True):
+            if block.is_tensor(item) and self._rule(path, len(block.shape(item))) is None:
+                shape = tuple(block.shape(item))
+                if shape.count(self.size) > 1 and (path, shape) not in self.settled:
+                    doubtful.add((path, shape))
+        if not doubtful:
+            return
+        length = self.size - 1 or 2
+        args, kwargs = part(0, length)
+        try:
+            with _Untouched(backend, blocks), backend.tape.no_record():
+                found, nesting = tree.flatten(function(*args, **kwargs))
+        except Exception:  # a function may take parts of this length only; its other parts have run
+            return
+        shapes = {
+            path: tuple(block.shape(item))
+            for path, item in zip(nesting.paths("output"), found, strict=True)
+            if block.is_tensor(item)
+        }
+        for path, _ in doubtful:
+            if path in shapes:
+                self._require_batch(path, shapes[path], length)
+        self.settled |= doubtful
 
     def _require_batch(self, path: str, shape: tuple[int, ...], size: int) -> None:
         if len(shape) <= self.axis or shape[self.axis] != size:

@@ -171,3 +171,46 @@ def test_exceptions_of_the_function_keep_their_type(samples):
         with pytest.raises(OwnError, match="second part"):
             unigrad.microbatch(function, 2, blocks=block)(samples.tensor(array(5, 3)))
         assert not collector.gradients
+
+
+def test_an_output_whose_batch_axis_is_another_one_of_the_same_length_is_an_error(samples):
+    """The state of two recurrent layers, ``(layers, batch, features)``, in parts of two samples."""
+    weight = samples.leaf(array(2, 1, 3))
+
+    def function(x):
+        return samples.operations.sum(x), samples.operations.reshape(x, (1, to_numpy(x).shape[0], 3)) * weight
+
+    block = unigrad.wrap({"weight": weight})
+    x = samples.tensor(array(4, 3))
+    split = unigrad.microbatch(function, 2, blocks=block, combine="sum")
+    with pytest.raises(ArgumentError, match=r"output.*\(2, 1, 3\) for a part of 1 samples"):
+        split(x)
+
+
+def test_an_output_that_is_square_by_chance_costs_one_run_at_the_first_call(samples):
+    weight = samples.leaf(array(3))
+    calls = []
+
+    def function(x):
+        calls.append(to_numpy(x).shape[0])
+        return x * weight
+
+    split = unigrad.microbatch(function, 3, blocks=unigrad.wrap({"weight": weight}))
+    for _ in range(2):
+        found = to_numpy(split(samples.tensor(array(6, 3))))
+        same_bits({"y": found}, {"y": array(6, 3) * array(3)})
+    assert calls == [3, 3, 2, 3, 3]
+
+
+def test_a_run_to_tell_axes_apart_leaves_random_numbers_and_buffers_alone(samples):
+    def function(x):
+        return samples.operations.dropout(x, 0.5)
+
+    x = samples.tensor(np.ones((4, 2), "float32"))
+    unigrad.seed(3)
+    split = unigrad.microbatch(function, 2, blocks=unigrad.wrap({"weight": samples.leaf(array(1))}))
+    found, after = to_numpy(split(x)), to_numpy(samples.operations.uniform((3,)))
+    unigrad.seed(3)
+    parts = [function(samples.tensor(np.ones((2, 2), "float32"))) for _ in range(2)]
+    same_bits({"y": found}, {"y": np.concatenate([to_numpy(part) for part in parts])})
+    same_bits({"next": after}, {"next": to_numpy(samples.operations.uniform((3,)))})

@@ -99,7 +99,15 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 @pytest.fixture(scope="session")
 def samples(backend: Backend) -> Any:
     """Return the module ``samples`` of the backend; see ``unigrad.samples.Samples``."""
-    return importlib.import_module(f"{backend.spec.package}.samples")
+    name = f"{backend.spec.package}.samples"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+    pytest.fail(
+        f"backend {backend.spec.name!r} has no module {name}, from which the suite takes its models", pytrace=False
+    )
 
 
 @pytest.fixture

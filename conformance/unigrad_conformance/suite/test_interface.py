@@ -1,0 +1,50 @@
+"""A backend's modules and samples have the functions of their protocols (clause A6): run this first while writing a backend."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from unigrad.interface import check_interface
+from unigrad.samples import NoSampleError, Operations, Samples
+
+pytestmark = pytest.mark.clause("A6")
+
+
+def functions_of(protocol):
+    """Return the names of the functions that a protocol lists."""
+    return [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"]
+
+
+def test_every_function_of_the_modules_is_there(backend):
+    faults = check_interface(backend)
+    assert not faults, "\n".join(["of the functions in unigrad.protocols:", *faults])
+
+
+def test_every_function_of_the_samples_is_there(backend, samples):
+    faults = []
+    for name in functions_of(Samples):
+        wanted = list(inspect.signature(getattr(Samples, name)).parameters)[1:]
+        function = getattr(samples, name, None)
+        if not callable(function):
+            faults.append(f"{samples.__name__}.{name} is missing")
+        elif list(inspect.signature(function).parameters) != wanted:
+            faults.append(f"{samples.__name__}.{name} takes {inspect.signature(function)}; the protocol says {wanted}")
+    faults += [
+        f"{samples.__name__}.{name} is missing" for name in Samples.__annotations__ if not hasattr(samples, name)
+    ]
+    assert not faults, "\n".join(["of what stands in unigrad.samples.Samples:", *faults])
+
+
+def test_every_operation_of_the_samples_is_there(samples):
+    lacking, faults = [], []
+    for name in functions_of(Operations):
+        try:
+            if not callable(getattr(samples.operations, name, None)):
+                faults.append(name)
+        except NoSampleError:
+            lacking.append(name)
+    assert not faults, f"missing in {samples.__name__}.operations (NoSampleError if there is none): {', '.join(faults)}"
+    if lacking:
+        raise NoSampleError(f"the framework has no {', '.join(lacking)}")

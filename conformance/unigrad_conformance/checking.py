@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
+import re
 import shutil
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from unigrad.errors import ArgumentError, BackendNotFoundError, BackendUnavailableError
@@ -20,16 +27,40 @@ from unigrad_conformance.results import FORMAT, Session, finish, session_to_json
 
 __all__ = ["Outcome", "check_all"]
 
+_INTERRUPTED = 128 + signal.SIGINT
 _PLACES = {"agreement": "checked by a check of several backends", "later": "not checked yet"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Exit code, text and JSON data of a check."""
+    """What came of a check.
+
+    Parameters
+    ----------
+    code
+        Exit code; 130 if it was interrupted.
+    text
+        The report.
+    sessions
+        In the order of their names.
+    unwritten
+        Why results could not be kept in the folder; empty if they were.
+    """
 
     code: int
     text: str
-    data: dict[str, Any]
+    sessions: tuple[Session, ...]
+    unwritten: tuple[str, ...] = ()
+
+    def json(self) -> str:
+        """Return all of it as JSON text, arrays left out."""
+        data = {
+            "format": FORMAT,
+            "exit": self.code,
+            "sessions": [session_to_json(session) for session in self.sessions],
+            "agreement": [asdict(agreement) for agreement in agreements(self.sessions)],
+        }
+        return f"{json.dumps(_plain(data), indent=1, allow_nan=False)}\n"
 
 
 def check_all(
@@ -38,7 +69,7 @@ def check_all(
     *,
     pattern: str | None = None,
     jobs: int | None = None,
-    timeout_s: float = 900.0,
+    limits: runner.Limits | None = None,
     suite: str = runner.SUITE,
 ) -> Outcome:
     """Check the named backends, or all that are installed.
@@ -53,8 +84,8 @@ def check_all(
         A test id, clauses such as ``"G1, C4"``, or an expression for pytest's ``-k``.
     jobs
         Backends at a time; by default one per core.
-    timeout_s
-        Seconds after which the process of a backend is killed.
+    limits
+        What each backend may take.
     suite
         Import name of the package of tests.
 
@@ -69,23 +100,56 @@ def check_all(
     named = clauses_named(pattern or "")
     select = pattern if "::" in (pattern or "") else ",".join(named) or None
     at_once = min(jobs or os.cpu_count() or 1, max(len(targets), 1))
-    with Display([target.name for target in targets]) as display:
+    unwritten: list[str] = []
+
+    def keep(place: Path, session: Session) -> None:
+        try:
+            finish(place, session)
+        except OSError as error:
+            unwritten.append(f"cannot keep the results of {session.backend} in {place}: {error.strerror or error}")
+
+    with Display([target.name for target in targets]) as display, _stopping() as stopped:
         sessions = runner.check(
             targets,
             folder,
             select=select,
             pattern=None if select else pattern,
             jobs=at_once,
-            timeout_s=timeout_s,
+            limits=limits,
             suite=suite,
             watch=display.show,
+            stopped=stopped,
+            keep=keep,
         )
     for session in absent:
-        finish(folder, replace(session, selection=pattern))
+        keep(folder, replace(session, selection=pattern))
     sessions = sorted([*sessions, *absent], key=lambda session: session.backend)
-    code = exit_code(sessions)
-    text = "\n\n".join([report_text(sessions), *notes, _closing(sessions, code, pattern)])
-    return Outcome(code, text, _data(sessions, code))
+    interrupted = any(session.status == "interrupted" for session in sessions)
+    code = _INTERRUPTED if interrupted else exit_code(sessions)
+    text = _printable("\n\n".join([report_text(sessions), *notes, _closing(sessions, code, pattern)]))
+    return Outcome(code, text, tuple(sessions), tuple(unwritten))
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Let the first signal that ends a program only be noted; the second ends it as ever."""
+    came: list[int] = []
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    if threading.current_thread() is threading.main_thread():
+        for number in map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+            before[number] = signal.getsignal(number)
+            if before[number] is not signal.SIG_IGN:  # as nohup does
+                signal.signal(number, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _choose(names: Sequence[str]) -> tuple[list[runner.Target], list[Session], list[str]]:
@@ -118,6 +182,9 @@ def _choose(names: Sequence[str]) -> tuple[list[runner.Target], list[Session], l
 
 
 def _closing(sessions: Sequence[Session], code: int, pattern: str | None) -> str:
+    if code == _INTERRUPTED:
+        ran = sum(result.ran for session in sessions for result in session.results)
+        return f"INTERRUPTED: {ran} tests ran, of {sum(len(session.results) for session in sessions)}"
     if code == 2 and any(session.status == "usage" for session in sessions):
         return f"NO TEST RAN: the selection {pattern!r} cannot be read"
     if code == 2:
@@ -135,17 +202,15 @@ def _closing(sessions: Sequence[Session], code: int, pattern: str | None) -> str
     return f"KEPT: {where}" if code == 0 else f"FAILED: see above, of {where}"
 
 
-def _data(sessions: Sequence[Session], code: int) -> dict[str, Any]:
-    compared = []
-    for agreement in agreements(sessions):
-        data = asdict(agreement)
-        for difference in data["differences"]:
-            found = difference["comparison"]
-            found |= {key: repr(found[key]) for key in ("size", "relative") if found[key] == float("inf")}
-        compared.append(data | {"worst": agreement.worst if agreement.worst < float("inf") else "inf"})
-    return {
-        "format": FORMAT,
-        "exit": code,
-        "sessions": [session_to_json(session) for session in sessions],
-        "agreement": compared,
-    }
+def _plain(data: Any) -> Any:
+    """Return the data with infinities and NaN, which JSON has not, as texts."""
+    if isinstance(data, dict):
+        return {key: _plain(item) for key, item in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(item) for item in data]
+    return data if not isinstance(data, float) or math.isfinite(data) else repr(data)
+
+
+def _printable(text: str) -> str:
+    r"""Return the text with control characters, which could move a terminal's cursor, written out as ``\x1b``."""
+    return re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", lambda match: f"\\x{ord(match[0]):02x}", text)

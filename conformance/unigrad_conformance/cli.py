@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -18,10 +21,12 @@ import unigrad
 from unigrad.errors import UnigradError
 from unigrad.plugins import Row, backend_names, explain
 from unigrad_conformance import quiet
+from unigrad_conformance.outputs import Output, OutputError
 
 __all__ = ["main"]
 
 _USAGE = 2
+INTERRUPTED = 128 + signal.SIGINT
 
 
 class _Mistake(UnigradError):
@@ -37,17 +42,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         Arguments; those of the process by default.
     """
     arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # reports hold any character, and a terminal may be ASCII
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return code
     except UnigradError as error:
         print(f"unigrad: {error}", file=sys.stderr)
         return _USAGE
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, e.g. head, has seen enough
+        _give_up_stdout()  # the reader, e.g. head, has seen enough
         return 1
+    except OSError as error:
+        _give_up_stdout()
+        print(f"unigrad: {error}", file=sys.stderr)
+        return _USAGE
     except KeyboardInterrupt:
-        print("unigrad: interrupted; the processes of the check were ended", file=sys.stderr)
-        return 130
+        print("unigrad: interrupted; its processes were ended", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _give_up_stdout() -> None:
+    """Let what is left in the buffer of standard output go, which else fails once more at the end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,9 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("-j", dest="jobs", type=_positive_int, metavar="N", help="backends at a time (default: cores)")
     check.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
     check.add_argument("--results", type=Path, metavar="DIR", help="keep the results for 'unigrad report'")
     check.add_argument(
-        "--timeout", type=_positive, default=900.0, metavar="SECONDS", help="limit per backend (default: %(default)g)"
+        "--test-timeout", type=_positive, default=120.0, metavar="SECONDS", help="limit per test (default: %(default)g)"
+    )
+    check.add_argument(
+        "--timeout", type=_positive, default=1800.0, metavar="SECONDS", help="limit per backend (default: %(default)g)"
+    )
+    check.add_argument(
+        "--memory", type=_bytes, metavar="SIZE", help="limit per backend, such as 4G (default: 4/5 of what is free)"
     )
     check.add_argument("--mutants", action="store_true", help="prove the suite: every fault put in must be found")
     check.set_defaults(run=_check)
@@ -100,6 +127,14 @@ def _positive_int(text: str) -> int:
     return number
 
 
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text.upper().removesuffix("IB").removesuffix("B"))
+    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a size such as 512M or 4G")
+    return size
+
+
 def _require(*packages: str) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
@@ -130,32 +165,41 @@ def _row_lines(row: Row) -> list[str]:
     return lines
 
 
+def _check(arguments: argparse.Namespace) -> int:
+    _require("pytest", "rich")
+    if arguments.mutants:
+        # The processes of a check are groups of their own, which a signal to this one does not reach.
+        signal.signal(signal.SIGTERM, _end)
+        return _mutants(arguments)
+    from unigrad_conformance.checking import check_all
+    from unigrad_conformance.junit import junit_xml
+    from unigrad_conformance.runner import Limits
+
+    limits = Limits(arguments.test_timeout, arguments.timeout, arguments.memory)
+    with contextlib.ExitStack() as stack:
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unigrad-results-")))
+        folder = _folder(arguments.results) or temporary
+        as_json, as_junit = (stack.enter_context(Output(path)) for path in (arguments.json, arguments.junit))
+        outcome = check_all(arguments.targets, folder, pattern=arguments.pattern, jobs=arguments.jobs, limits=limits)
+        print(outcome.text)
+        unwritten = list(outcome.unwritten)
+        for output, text in ((as_json, outcome.json()), (as_junit, junit_xml(outcome.sessions))):
+            try:
+                output.write(text)
+            except OutputError as error:
+                unwritten.append(str(error))
+        for message in unwritten:
+            print(f"unigrad: {message}", file=sys.stderr)
+        return outcome.code or (_USAGE if unwritten else 0)
+
+
 def _end(signal_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _check(arguments: argparse.Namespace) -> int:
-    _require("pytest", "rich")
-    # The processes of a check are groups of their own, which a signal to this one does not reach.
-    signal.signal(signal.SIGTERM, _end)
-    if arguments.mutants:
-        return _mutants(arguments)
-    from unigrad_conformance.checking import check_all
-
-    with tempfile.TemporaryDirectory(prefix="unigrad-results-") as temporary:
-        folder = _folder(arguments.results) or Path(temporary)
-        with _Output(arguments.json) as output:
-            outcome = check_all(
-                arguments.targets, folder, pattern=arguments.pattern, jobs=arguments.jobs, timeout_s=arguments.timeout
-            )
-            print(outcome.text)
-            output.write(outcome.data)
-            return outcome.code
-
-
 def _mutants(arguments: argparse.Namespace) -> int:
-    if arguments.targets or arguments.pattern or arguments.json or arguments.results:
-        raise _Mistake("check --mutants takes no names, -k, --json or --results")
+    if any((arguments.targets, arguments.pattern, arguments.json, arguments.junit, arguments.results)):
+        raise _Mistake("check --mutants takes no names, -k, --json, --junit or --results")
     from rich.console import Console
 
     mutants = importlib.import_module("unigrad_conformance.mutants")
@@ -171,36 +215,6 @@ def _folder(path: Path | None) -> Path | None:
         except OSError as error:
             raise _Mistake(f"cannot write into the folder {path}: {error.strerror}") from error
     return path
-
-
-class _Output:
-    """A JSON file that is known to be writable before the work, and appears whole after it."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._partial: Path | None = None
-
-    def __enter__(self) -> _Output:
-        if self._path is not None:
-            try:
-                if self._path.is_dir():
-                    raise IsADirectoryError(0, "it is a folder")
-                handle, partial = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
-                os.close(handle)
-                self._partial = Path(partial)
-            except OSError as error:
-                raise _Mistake(f"cannot write the file {self._path}: {error.strerror}") from error
-        return self
-
-    def write(self, data: object) -> None:
-        if self._path is not None and self._partial is not None:
-            self._partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            self._partial.chmod(0o644)
-            self._partial.replace(self._path)
-
-    def __exit__(self, *details: object) -> None:
-        if self._partial is not None:
-            self._partial.unlink(missing_ok=True)
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -227,9 +241,9 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.pairs < 2:
         raise _Mistake("--pairs needs at least 2")
     warmups = min(10, arguments.pairs)
-    with _Output(arguments.json) as output:
+    with Output(arguments.json) as output:
         code, data = bench.main(arguments.names, arguments.pairs, warmups, arguments.only)
-        output.write(data)
+        output.write(f"{json.dumps(data, indent=1)}\n")
     return int(code)
 
 

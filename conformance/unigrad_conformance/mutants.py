@@ -17,7 +17,7 @@ from unigrad.errors import ArgumentError
 from unigrad_conformance import mutation
 from unigrad_conformance.mutation import Mutant
 from unigrad_conformance.results import Session
-from unigrad_conformance.runner import SUITE, Target, check
+from unigrad_conformance.runner import SUITE, Limits, Target, check
 
 __all__ = ["Verdict", "run_mutants", "try_mutant"]
 
@@ -135,7 +135,7 @@ def _try(mutant: Mutant, select: str, suite: str) -> Verdict:
             Path(folder),
             select=select,
             suite=suite,
-            timeout_s=_LIMIT_S,
+            limits=Limits(test_s=_LIMIT_S, backend_s=_LIMIT_S),
         )
     return _judge(mutant, session)
 

@@ -1,6 +1,6 @@
 """The pytest plugin of the suite: options, marks, expected outcomes and the log of results.
 
-Given to pytest by ``-p unigrad_conformance.plugin``; ``unigrad check`` does so in one process per backend.
+Given to pytest by ``-p unigrad_conformance.plugin``; ``unigrad check`` does so in processes of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from unigrad_conformance import fixtures, known, quiet
 from unigrad_conformance.clauses import CLAUSES
 from unigrad_conformance.events import EventLog
 from unigrad_conformance.fixtures import BACKEND, OBSERVED
+from unigrad_conformance.processes import die_with_parent, number_children
 
 pytest.register_assert_rewrite("unigrad_conformance.suite")
 
@@ -35,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the suite."""
     group = parser.getgroup("unigrad")
     group.addoption("--unigrad-backend", metavar="NAME", help="backend under test")
-    group.addoption("--unigrad-record", metavar="DIR", help="write results and observations into this folder")
+    group.addoption("--unigrad-events", metavar="FD", type=int, help="tell results through this file descriptor")
+    group.addoption("--unigrad-remaining", metavar="FILE", help="run only the tests whose ids stand in this file")
     group.addoption("--unigrad-select", metavar="WHAT", help="one test id, exactly, or the tests of clauses, as G1,C4")
 
 
@@ -46,8 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("--unigrad-backend")
     if name is None:
         raise pytest.UsageError("the conformance suite needs --unigrad-backend=NAME")
-    folder = config.getoption("--unigrad-record")
-    log = EventLog(None if folder is None else Path(folder) / f"{name}.jsonl")
+    pipe = config.getoption("--unigrad-events")
+    if pipe is not None:
+        die_with_parent()
+    log = EventLog(pipe)
     try:
         backend = quiet.load(name)
     except UnigradError as error:
@@ -125,6 +129,7 @@ class Outcomes:
         self._known: dict[str, known.KnownFailure] = {}
         self._verdicts: dict[pytest.Item, tuple[str, str, str]] = {}
         self._seconds: dict[pytest.Item, float] = {}
+        self._number = 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -140,6 +145,10 @@ class Outcomes:
             chosen = [item for item in items if wanted == self._ids[item] or names.intersection(_clauses(item))]
             config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
             items[:] = chosen
+        remaining = config.getoption("--unigrad-remaining")
+        if remaining is not None:
+            ids = set(Path(remaining).read_text(encoding="utf-8").splitlines())
+            items[:] = [item for item in items if self._ids[item] in ids]
 
     def _expect(self, items: list[pytest.Item]) -> None:
         self._known = known.load(self._spec.package)
@@ -187,7 +196,24 @@ class Outcomes:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Log the start, so that the test a process dies in is known."""
-        self._log.write("start", id=self._by_node[nodeid])
+        self._number += 1
+        number_children(self._number)
+        self._log.write("start", id=self._by_node[nodeid], number=self._number)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        """See ``_stay``."""
+        return (yield from _stay())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        """See ``_stay``."""
+        return (yield from _stay())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, None, None]:
+        """See ``_stay``."""
+        return (yield from _stay())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -239,6 +265,14 @@ class Outcomes:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Log the end; what has none died."""
         self._log.write("end", exit=int(exitstatus))
+
+
+def _stay() -> Generator[None, None, None]:
+    """Let a test that ends the session as a user would fail instead."""
+    try:
+        return (yield)
+    except (KeyboardInterrupt, pytest.exit.Exception) as error:
+        raise RuntimeError(f"the test raised {type(error).__name__}, which would end the whole session") from error
 
 
 def _clauses(item: pytest.Item) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -66,5 +67,6 @@ class Display:
         self._last[name] = time.monotonic()
         total = "?" if progress.total is None else progress.total
         state = "done" if progress.ended else "running"
-        self._stream.write(f"{name}: {state}, {progress.done}/{total} tests{', ' + failed if failed else ''}\n")
-        self._stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody may read it any more, which is no reason to stop
+            self._stream.write(f"{name}: {state}, {progress.done}/{total} tests{', ' + failed if failed else ''}\n")
+            self._stream.flush()

@@ -52,15 +52,19 @@ class Cell:
         ``"kept"``, another outcome, which is the worst of all, or ``"not yet"``.
     count, total
         Number of tests with that outcome, and of all; both 0 without tests.
+    endings
+        What ended the process in tests of the clause, or kept them from running, such as ``"SIGSEGV"``.
     """
 
     state: str
     count: int = 0
     total: int = 0
+    endings: tuple[str, ...] = ()
 
     def text(self, counts: bool = True) -> str:
-        """Return the state, and how many of the tests had it if that is not all."""
-        return f"{self.state} {self.count}/{self.total}" if counts and self.count != self.total else self.state
+        """Return the state, how many of the tests had it if that is not all, and what ended the process if anything did."""
+        text = f"{self.state} {self.count}/{self.total}" if counts and self.count != self.total else self.state
+        return f"{text}: {', '.join(self.endings)}" if self.endings else text
 
 
 def cells(sessions: Sequence[Session]) -> Iterator[tuple[Clause, tuple[Cell, ...]]]:
@@ -73,7 +77,7 @@ def cells(sessions: Sequence[Session]) -> Iterator[tuple[Clause, tuple[Cell, ...
             yield (
                 clause,
                 tuple(
-                    cell or Cell("failed" if session.status != "complete" and not session.results else "not yet")
+                    cell or (Cell("not yet") if session.status == "complete" or session.results else _no_cell(session))
                     for cell, session in zip(found, sessions, strict=True)
                 ),
             )
@@ -81,13 +85,19 @@ def cells(sessions: Sequence[Session]) -> Iterator[tuple[Clause, tuple[Cell, ...
 
 def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> Cell | None:
     """Return one cell; None where nothing was tested."""
-    outcomes = [result.outcome for result in session.results if clause.name in result.clauses]
+    results = [result for result in session.results if clause.name in result.clauses]
+    outcomes = [result.outcome for result in results]
     if clause.name == "X1" and agreement is not None and agreement.compared:
         outcomes.append("failed" if agreement.faults else "passed")
     if not outcomes:
         return None
     worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
-    return Cell("kept" if worst == "passed" else worst, outcomes.count(worst), len(outcomes))
+    endings = tuple(dict.fromkeys(result.ending for result in results if result.ending))
+    return Cell("kept" if worst == "passed" else worst, outcomes.count(worst), len(outcomes), endings)
+
+
+def _no_cell(session: Session) -> Cell:
+    return Cell("failed", endings=(session.status,))
 
 
 def matrix(sessions: Sequence[Session], counts: bool = True) -> Table:

@@ -1,7 +1,7 @@
 """Results of a checked backend: the model, and the files ``<backend>.json`` and ``<backend>.npz`` that hold it.
 
-While a backend is checked its results stand in ``<backend>.jsonl`` (:mod:`unigrad_conformance.events`); :func:`finish`
-writes the two files, each whole and then renamed, the JSON file last.
+While a backend is checked an empty ``<backend>.unfinished`` says so; :func:`finish` writes the two files, each whole and
+then renamed, the JSON file last. What is read is not trusted: :func:`load` answers anything else with a clear error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,21 +20,25 @@ import numpy as np
 
 from unigrad.errors import UnigradError
 from unigrad_conformance.observations import Observation
+from unigrad_conformance.outputs import write_whole
 
 __all__ = [
     "FORMAT",
+    "NAME",
     "OUTCOMES",
     "Result",
     "ResultsError",
     "Session",
+    "begin",
     "finish",
     "is_bad",
     "load",
     "session_to_json",
-    "write_whole",
 ]
 
-FORMAT = 1
+FORMAT = 2
+NAME = r"\w[\w.-]*"
+"""What the name of a backend looks like, so that it is the name of a file, too."""
 OUTCOMES = ("passed", "refused", "known failure", "no sample", "failed")
 
 
@@ -63,6 +67,9 @@ class Result:
         Whether the backend has to supply a sample for it.
     reason, details, url
         One line, the traceback, and the upstream link of a known failure.
+    ending
+        In a word or two, what ended the process in this test, such as ``"SIGSEGV"``, ``"exit code 0"`` or
+        ``"time limit"``; for a test that did not run, why. Empty if the process went on.
     ran
         False if the session ended before the test was started.
     duration_s
@@ -80,6 +87,7 @@ class Result:
     reason: str = ""
     details: str = ""
     url: str = ""
+    ending: str = ""
     ran: bool = True
     duration_s: float = 0.0
     observations: tuple[Observation, ...] = ()
@@ -92,7 +100,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Session:
-    """One backend, checked in one process.
+    """One backend, checked in a process of its own, and after a test that ended it in a new one.
 
     Parameters
     ----------
@@ -100,7 +108,8 @@ class Session:
         Its name.
     status
         ``"complete"``; ``"unavailable"`` (it does not load), ``"unknown"`` (no such name), ``"usage"`` (a selection
-        that cannot be read), ``"error"`` (the suite does not start), ``"died"`` or ``"timeout"``.
+        that cannot be read), ``"error"`` (the suite does not start), ``"died"`` (the process did, and not in a test),
+        ``"timeout"`` (of the whole backend) or ``"interrupted"``.
     message
         What happened, unless complete.
     target
@@ -112,7 +121,7 @@ class Session:
     capabilities, guarantees, dtypes
         As declared.
     duration_s
-        Wall-clock seconds of the process.
+        Wall-clock seconds of its processes.
     results
         One per test that was to run.
     """
@@ -143,7 +152,7 @@ class Session:
         return sum(result.outcome == outcome for result in self.results)
 
 
-_LISTS = ("capabilities", "dtypes")
+_UNFINISHED = ".unfinished"
 
 
 def session_to_json(session: Session) -> dict[str, Any]:
@@ -158,8 +167,15 @@ def session_to_json(session: Session) -> dict[str, Any]:
     return {**asdict(replace(session, results=())), "results": results}
 
 
+def begin(folder: Path, backend: str) -> None:
+    """Remove the results of an earlier check of a backend, and say that one is running."""
+    (folder / f"{backend}{_UNFINISHED}").touch()
+    for suffix in (".json", ".npz"):
+        (folder / f"{backend}{suffix}").unlink(missing_ok=True)
+
+
 def finish(folder: Path, session: Session) -> None:
-    """Write ``<backend>.npz`` and ``<backend>.json`` and remove the log."""
+    """Write ``<backend>.npz`` and ``<backend>.json``, and say no longer that the check is running."""
     arrays = {
         f"{result.id}/{observation.name}": observation.array
         for result in session.results
@@ -178,17 +194,7 @@ def finish(folder: Path, session: Session) -> None:
     }
     write_whole(folder / f"{session.backend}.npz", packed.getvalue())
     write_whole(folder / f"{session.backend}.json", (json.dumps(data, indent=1) + "\n").encode())
-    (folder / f"{session.backend}.jsonl").unlink(missing_ok=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    (folder / f"{session.backend}{_UNFINISHED}").unlink(missing_ok=True)
 
 
 def load(folder: Path) -> list[Session]:
@@ -201,8 +207,11 @@ def load(folder: Path) -> list[Session]:
     """
     if not folder.is_dir():
         raise ResultsError(f"no folder {folder}; write one with: unigrad check --results {folder}")
-    files = sorted(folder.glob("*.json"))
-    unfinished = sorted(log.stem for log in folder.glob("*.jsonl"))
+    try:
+        files = sorted(file for file in folder.glob("*.json") if file.is_file())
+        unfinished = sorted(file.stem for file in folder.glob(f"*{_UNFINISHED}"))
+    except OSError as error:
+        raise ResultsError(f"the folder {folder} cannot be read: {error.strerror}") from error
     if unfinished:
         raise ResultsError(
             f"{folder} is half written: the check of {', '.join(unfinished)} is running or was stopped. "
@@ -213,49 +222,119 @@ def load(folder: Path) -> list[Session]:
     return [_load_one(file) for file in files]
 
 
+_LARGEST = 2**30  # bytes; the results of the whole suite take a hundredth of it
+_TEXTS = ("backend", "status", "message", "target", "python", "platform", "framework", "framework_version")
+_SESSION: dict[str, Any] = {
+    **dict.fromkeys((*_TEXTS, "unigrad_version"), str),
+    **dict.fromkeys(("capabilities", "dtypes"), list[str]),
+    "selection": str | None,
+    "guarantees": dict[str, str],
+    "duration_s": float,
+    "results": list,
+}
+_RESULT: dict[str, Any] = {
+    **dict.fromkeys(("id", "outcome", "reason", "details", "url", "ending"), str),
+    **dict.fromkeys(("clauses", "needs"), list[str]),
+    "cases": list[int],
+    **dict.fromkeys(("mandatory", "ran"), bool),
+    "duration_s": float,
+    "observations": list,
+}
+_OBSERVATION: dict[str, Any] = {
+    **dict.fromkeys(("name", "kind", "dtype", "reason"), str),
+    "exact": object,
+    "terms": int,
+    **dict.fromkeys(("factor", "scale"), float),
+    "choice": bool,
+}
+
+
+def _fields(data: Any, kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the data, which has exactly these keys, each of its kind; ``ValueError`` otherwise."""
+    if not isinstance(data, dict) or set(data) != set(kinds):
+        raise ValueError(f"{what} has not exactly the entries {', '.join(kinds)}")
+    for key, kind in kinds.items():
+        if not _is(data[key], kind):
+            raise ValueError(f"{what}: {key} is {data[key]!r:.60}")
+    return data
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind in (str, bool, list, object) or kind == str | None:
+        return isinstance(value, kind)
+    if kind == dict[str, str]:
+        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    (inner,) = kind.__args__
+    return isinstance(value, list) and all(
+        _is(item, inner) if inner is int else isinstance(item, inner) for item in value
+    )
+
+
 def _load_one(file: Path) -> Session:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        data = json.loads(_read(file))
+    except (ValueError, OSError, RecursionError) as error:
         raise ResultsError(f"{file} cannot be read as results: {error}") from error
     if not isinstance(data, dict) or "format" not in data:
         raise ResultsError(f"{file} is not a file of results")
-    if data["format"] != FORMAT:
+    version = data.pop("format")
+    if version != FORMAT:
         raise ResultsError(
-            f"{file} has format {data['format']}; this unigrad reads format {FORMAT}. Check again with this version"
+            f"{file} has format {version!r:.40}; this unigrad reads format {FORMAT}. Check again with this version"
         )
-    arrays = _load_arrays(file.with_suffix(".npz"), data.get("arrays_sha256"))
+    arrays = _load_arrays(file.with_suffix(".npz"), data.pop("arrays_sha256", None))
     try:
-        results = [_load_result(result, arrays) for result in data["results"]]
-        fields: dict[str, Any] = {key: data[key] for key in Session.__dataclass_fields__}
-        fields |= {key: tuple(data[key]) for key in _LISTS}
-        return Session(**{**fields, "results": tuple(results)})
-    except (KeyError, TypeError, AttributeError) as error:
+        fields = dict(_fields(data, _SESSION, "the session"))
+        if fields["backend"] != file.stem or not re.fullmatch(NAME, file.stem):
+            raise ValueError(f"the backend is {fields['backend']!r:.60}")
+        fields |= {key: tuple(fields[key]) for key in ("capabilities", "dtypes")}
+        fields["results"] = tuple(_load_result(result, arrays) for result in fields["results"])
+    except (KeyError, ValueError, TypeError) as error:
         raise ResultsError(f"{file} is damaged: {type(error).__name__}: {error}") from error
+    return Session(**fields)
+
+
+def _read(file: Path) -> bytes:
+    if file.stat().st_size > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
+    return file.read_bytes()
 
 
 def _load_arrays(file: Path, digest: str | None) -> Mapping[str, Any]:
     try:
-        content = file.read_bytes()
-    except OSError as error:
+        content = _read(file)
+    except (ValueError, OSError) as error:
         raise ResultsError(f"the observations {file} cannot be read: {error}") from error
     if hashlib.sha256(content).hexdigest() != digest:
         raise ResultsError(f"{file} is not the file that was written with {file.with_suffix('.json').name}")
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return dict(archive)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > _LARGEST:
+            raise ValueError(f"it unpacks to more than {_LARGEST >> 20} MiB")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except Exception as error:  # a hostile file fails in zipfile, zlib or NumPy in any way
+        raise ResultsError(f"the observations {file} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _load_result(data: Mapping[str, Any], arrays: Mapping[str, Any]) -> Result:
-    fields: dict[str, Any] = dict(data)
-    for key in ("clauses", "cases", "needs"):
-        fields[key] = tuple(fields[key])
-    fields["observations"] = tuple(_load_observations(data["id"], data["observations"], arrays))
+def _load_result(data: Any, arrays: Mapping[str, Any]) -> Result:
+    fields = dict(_fields(data, _RESULT, "a result"))
+    if fields["outcome"] not in OUTCOMES:
+        raise ValueError(f"the outcome is {fields['outcome']!r:.60}")
+    fields |= {key: tuple(fields[key]) for key in ("clauses", "cases", "needs")}
+    fields["observations"] = tuple(_load_observations(fields["id"], fields["observations"], arrays))
     return Result(**fields)
 
 
-def _load_observations(
-    test: str, observations: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any]
-) -> Iterable[Observation]:
+def _load_observations(test: str, observations: Sequence[Any], arrays: Mapping[str, Any]) -> Iterable[Observation]:
     for data in observations:
+        _fields(data, _OBSERVATION, f"an observation of {test}")
         array = arrays[f"{test}/{data['name']}"] if data["kind"] == "array" else None
+        if array is not None and array.dtype.kind not in "biuf":
+            raise ValueError(f"an observation of {test} has dtype {array.dtype}")
         yield Observation.from_json(data, array)

@@ -13,15 +13,19 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import unigrad
 from unigrad.errors import UnigradError
 from unigrad.plugins import Row, backend_names, explain
 from unigrad_conformance import quiet
 from unigrad_conformance.outputs import Output, OutputError
+
+if TYPE_CHECKING:
+    from unigrad_conformance.results import Session
 
 __all__ = ["main"]
 
@@ -86,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("-j", dest="jobs", type=_positive_int, metavar="N", help="backends at a time (default: cores)")
     check.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
+    check.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page")
     check.add_argument("--results", type=Path, metavar="DIR", help="keep the results for 'unigrad report'")
     check.add_argument(
         "--test-timeout", type=_positive, default=120.0, metavar="SECONDS", help="limit per test (default: %(default)g)"
@@ -102,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="the tables of a check again, from its results")
     report.add_argument("folder", type=Path, metavar="DIR")
     report.add_argument("--markdown", action="store_true", help="only the matrix of clauses, as Markdown")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page, too")
     report.set_defaults(run=_report)
 
     bench = commands.add_parser("bench", help="time and memory as ratios to the framework's own idiom")
@@ -166,7 +172,7 @@ def _row_lines(row: Row) -> list[str]:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    _require("pytest", "rich")
+    _require("pytest", "rich", *(["jinja2"] if arguments.html else []))
     if arguments.mutants:
         # The processes of a check are groups of their own, which a signal to this one does not reach.
         signal.signal(signal.SIGTERM, _end)
@@ -179,13 +185,19 @@ def _check(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unigrad-results-")))
         folder = _folder(arguments.results) or temporary
-        as_json, as_junit = (stack.enter_context(Output(path)) for path in (arguments.json, arguments.junit))
+        paths = (arguments.json, arguments.junit, arguments.html)
+        as_json, as_junit, as_html = (stack.enter_context(Output(path)) for path in paths)
         outcome = check_all(arguments.targets, folder, pattern=arguments.pattern, jobs=arguments.jobs, limits=limits)
         print(outcome.text)
         unwritten = list(outcome.unwritten)
-        for output, text in ((as_json, outcome.json()), (as_junit, junit_xml(outcome.sessions))):
+        files: list[tuple[Output, Callable[[], str]]] = [
+            (as_json, outcome.json),
+            (as_junit, lambda: junit_xml(outcome.sessions)),
+            (as_html, lambda: _page(outcome.sessions) if arguments.html else ""),
+        ]
+        for output, text in files:
             try:
-                output.write(text)
+                output.write(text())
             except OutputError as error:
                 unwritten.append(str(error))
         for message in unwritten:
@@ -198,8 +210,8 @@ def _end(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _mutants(arguments: argparse.Namespace) -> int:
-    if any((arguments.targets, arguments.pattern, arguments.json, arguments.junit, arguments.results)):
-        raise _Mistake("check --mutants takes no names, -k, --json, --junit or --results")
+    if any((arguments.targets, arguments.pattern, arguments.json, arguments.junit, arguments.html, arguments.results)):
+        raise _Mistake("check --mutants takes no names, -k, --json, --junit, --html or --results")
     from rich.console import Console
 
     mutants = importlib.import_module("unigrad_conformance.mutants")
@@ -221,9 +233,18 @@ def _report(arguments: argparse.Namespace) -> int:
     from unigrad_conformance.report import matrix, report_text
     from unigrad_conformance.results import load
 
+    _require(*(["jinja2"] if arguments.html else []))
     sessions = load(arguments.folder)
-    print(matrix(sessions, counts=False).markdown() if arguments.markdown else report_text(sessions))
+    with Output(arguments.html) as output:
+        print(matrix(sessions, counts=False).markdown() if arguments.markdown else report_text(sessions))
+        output.write(_page(sessions) if arguments.html else "")
     return 0
+
+
+def _page(sessions: Sequence[Session]) -> str:
+    from unigrad_conformance.page import html_page  # needs jinja2, which the base does not
+
+    return html_page(sessions)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

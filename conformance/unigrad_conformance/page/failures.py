@@ -132,7 +132,8 @@ def reasons_of(session: Session) -> list[Reason]:
     for result in session.results:
         if result.outcome != "passed" and not result.is_bad:
             found.setdefault((result.outcome, result.reason, result.url), []).append(result)
-    return [
+    reasons = [
         Reason(outcome, reason, url, tuple(result.id for result in results), _clauses(results))
         for (outcome, reason, url), results in found.items()
     ]
+    return sorted(reasons, key=lambda reason: (reason.outcome, -len(reason.tests)))

@@ -75,6 +75,9 @@
       entry.hidden = !within(backends, entry.dataset.backend) || !within(states, entry.dataset.state) || !named;
     }
     for (const list of all("#failures .list")) list.hidden ||= all("[data-entry]", list).every((entry) => entry.hidden);
+    if (backends.size + states.size + words.length) {
+      for (const more of all("#failures .more")) more.open ||= all("[data-entry]", more).some((entry) => !entry.hidden);
+    }
     const left = (id, selector) => all(`#${id} ${selector}`).filter((one) => !one.hidden).length;
     for (const [id, number] of [
       ["clauses", clauses],

@@ -40,6 +40,8 @@ class Block:
     ----------
     native
         The wrapped object; None for a block made of a mapping.
+    inner
+        The model inside wrappers that change nothing (a compiled or distributed one); else ``native`` itself.
     backend
         The backend that serves it.
 
@@ -52,13 +54,13 @@ class Block:
         self.native = native
         self.backend = backend
         self.memory = memory
-        self._inner = backend.block.unwrap(native)
+        self.inner = backend.block.unwrap(native)
         self._structure: Structure | None = None
         self._names: Table | None = None
 
     def structure(self) -> Structure:
         """Return the present structure of the model; it is described anew only when the model has changed."""
-        fresh = self.backend.block.structure(self._inner, self._structure)
+        fresh = self.backend.block.structure(self.inner, self._structure)
         if fresh is not self._structure:
             self._structure = fresh
             self._names = table_of(fresh)
@@ -126,7 +128,7 @@ class Block:
     def training(self) -> bool:
         """Mode of the model: the one chosen through the block, else the native one."""
         chosen = self.memory.training
-        return chosen if chosen is not None else self.backend.block.training(self._inner)
+        return chosen if chosen is not None else self.backend.block.training(self.inner)
 
     def native_name(self, name: str) -> str:
         """Return the framework's own name of a parameter or buffer."""
@@ -146,7 +148,7 @@ class Block:
 
     def _set_mode(self, training: bool) -> Block:
         self.memory.training = training
-        self.backend.block.set_training(self._inner, training)
+        self.backend.block.set_training(self.inner, training)
         return self
 
     def freeze(self, pattern: str = "*") -> Block:
@@ -244,7 +246,7 @@ class Block:
             for entry in structure.buffers
             if entry.name in self.memory.frozen_buffers and entry.layer not in paths and entry.tensor is not None
         ]
-        return Frozen(self.backend, self._inner, tuple(norms), tuple(buffers)) if norms or buffers else None
+        return Frozen(self.backend, self.inner, tuple(norms), tuple(buffers)) if norms or buffers else None
 
     def _frozen_norms(self, structure: Structure) -> list[Any]:
         trainable = self.backend.block.trainable

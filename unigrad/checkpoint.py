@@ -21,7 +21,7 @@ from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
 from unigrad.wrapping import each_block, wrap
 
-__all__ = ["Rerun", "adapt", "checkpoint", "run"]
+__all__ = ["Rerun", "adapt", "checkpoint", "common_backend", "held", "run"]
 
 VERIFY = (True, False, "full")
 
@@ -169,7 +169,7 @@ class _Function:
             if id(block) not in seen:
                 seen.add(id(block))
                 blocks.append(block)
-        backend = _common_backend(blocks, args, kwargs)
+        backend = common_backend(blocks, args, kwargs)
         if self._captures:
             backend.require(Capability.CAPTURES)
         return self._rerun.apply(self._function, blocks, args, kwargs)
@@ -199,7 +199,21 @@ def _is_called(obj: Any) -> bool:
         return False
 
 
-def _common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Backend:
+def common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Backend:
+    """Return the one backend of some blocks and of the tensors among the arguments.
+
+    Parameters
+    ----------
+    blocks, args, kwargs
+        The call.
+
+    Raises
+    ------
+    BackendMismatchError
+        If there are several.
+    ArgumentError
+        If there is none, and nothing else tells which is meant.
+    """
     found: dict[str, Backend] = {block.backend.spec.name: block.backend for block in blocks}
     for leaf in tree.flatten((args, kwargs))[0]:
         if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
@@ -236,12 +250,12 @@ def run(
     verify
         See :func:`checkpoint`.
     """
-    backend = _common_backend(blocks, args, kwargs)
+    backend = common_backend(blocks, args, kwargs)
     if _depth.value:
         backend.require(Capability.NESTED_CHECKPOINT)
     parts = [part for block in blocks for _, part in block.parts()]
     if not backend.tape.is_recording():
-        with _held([part.frozen() for part in parts]):
+        with held([part.frozen() for part in parts]):
             return function(*args, **kwargs)
     if any(block.pending for block in blocks):
         _build(backend, function, blocks, args, kwargs)
@@ -255,7 +269,7 @@ def run(
         first, meetings = meetings, None
         _depth.value += 1
         try:
-            with _held(frozen), first.watched() if first is not None else nullcontext():
+            with held(frozen), first.watched() if first is not None else nullcontext():
                 return function(*inner, **named)
         finally:
             _depth.value -= 1
@@ -267,7 +281,8 @@ def run(
 
 
 @contextmanager
-def _held(frozen: Iterable[Frozen | None]) -> Iterator[None]:
+def held(frozen: Iterable[Frozen | None]) -> Iterator[None]:
+    """Hold what is frozen in several blocks; see :meth:`unigrad.frozen.Frozen.held`."""
     with ExitStack() as stack:
         for one in frozen:
             if one is not None:
@@ -299,7 +314,7 @@ def _build(
                     known.add((id(entry.owner), entry.key))
                     fresh.append((entry, primitive.clone(entry.tensor)))
 
-    undo = [primitive.on_built(block._inner, built) for block in blocks if block._inner is not None]
+    undo = [primitive.on_built(block.inner, built) for block in blocks if block.inner is not None]
     live = primitive.swap(entries, copies(backend, [entry.tensor for entry in entries]))
     try:
         with backend.tape.no_record():

@@ -23,7 +23,7 @@ class JoinedBlock(Block):
         self.native = None
         self.backend = first.backend
         self.memory = Memory()
-        self._inner = None
+        self.inner = None
         self._structure = None
         self._names = None
         self._seen: tuple[Structure, ...] = ()
@@ -126,7 +126,7 @@ class MappingBlock(Block):
         self.native = None
         self.backend = backend
         self.memory = memory
-        self._inner = None
+        self.inner = None
         self._structure = structure
         self._names = table_of(structure)
 

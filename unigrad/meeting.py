@@ -32,8 +32,8 @@ class Meetings:
         self._known: dict[int, Any] = {}
         for block in blocks:
             for _, part in block.parts():
-                if part._inner is not None:
-                    self._know(part._inner)
+                if part.inner is not None:
+                    self._know(part.inner)
                     self._known[id(part.native)] = part.native
 
     def _know(self, model: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from unigrad import random, tree
 from unigrad.block import Block
 from unigrad.buffers import copies, differs, places
-from unigrad.checkpoint import Rerun, _common_backend, _held, adapt, run
+from unigrad.checkpoint import Rerun, adapt, common_backend, held, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
 from unigrad.meeting import Meetings
 from unigrad.names import patterns_of
@@ -125,7 +125,7 @@ class Parts(Rerun):
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a function over blocks in parts of the batch."""
-        backend = _common_backend(blocks, args, kwargs)
+        backend = common_backend(blocks, args, kwargs)
         leaves, layout = tree.flatten((args, kwargs))
         split = self._which(backend, function, args, kwargs, leaves)
         batch = self._batch(backend, leaves, layout, split)
@@ -213,12 +213,12 @@ class Parts(Rerun):
     def _refuse_coupled(self, backend: Backend, blocks: list[Block]) -> None:
         for block in blocks:
             for _, part in block.parts():
-                if part._inner is None:
+                if part.inner is None:
                     continue
-                with _held([part.frozen()]):
-                    path = backend.block.couples_samples(part._inner)
+                with held([part.frozen()]):
+                    path = backend.block.couples_samples(part.inner)
                 if path is not None:
-                    raise _coupled(path or type(part._inner).__name__, "computes statistics over the batch")
+                    raise _coupled(path or type(part.inner).__name__, "computes statistics over the batch")
 
     def _probe(
         self,

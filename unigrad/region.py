@@ -87,7 +87,7 @@ class CheckpointRegion:
         self._buffers += copies(self._backend, [entry.tensor for entry in entries])
         parts = [part for block in blocks for _, part in block.parts()]
         self._chosen += [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]
-        models = [part._inner for part in parts if part._inner is not None]
+        models = [part.inner for part in parts if part.inner is not None]
         self._models += models
         self._modes += [primitive.modes(model) for model in models]
         self._generators += [item for block in blocks for item in block.structure().generators.values()]

@@ -68,7 +68,9 @@ def test_names_in_a_container_have_no_prefix(samples, record):
     assert list(plain.parameters) == list(facade.parameters)
     assert list(plain.buffers) == list(facade.buffers)
     same_bits(plain.state(), facade.state())
-    record("names", [*facade.parameters, *facade.buffers])
+    record(
+        "names", [*facade.parameters, *(name for name in facade.buffers if "running" in name)]
+    )  # some count batches too
 
 
 def test_facade_as_a_named_member_of_a_model(samples):

@@ -46,6 +46,7 @@ from unigrad.optimizer import Optimizer
 from unigrad.plugins import backend_names, backend_of, get_backend
 from unigrad.protocols import Backend, BackendSpec, Capability, Guarantee
 from unigrad.random import register_generator, seed
+from unigrad.training import load_training, save_training
 from unigrad.usage import Usage
 from unigrad.wrapping import join, wrap
 
@@ -102,8 +103,10 @@ __all__ = [
     "hookimpl",
     "join",
     "kept_bytes",
+    "load_training",
     "microbatch",
     "register_generator",
+    "save_training",
     "seed",
     "wrap",
 ]

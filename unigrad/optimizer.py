@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from unigrad import optimizer_state
 from unigrad.errors import ArgumentError, ArgumentTypeError
 from unigrad.protocols import Backend
 from unigrad.wrapping import wrap
@@ -21,11 +24,14 @@ class Optimizer:
         A block, native model, or mapping, as for ``GradientCollector``.
     factory
         Callable that takes a list of native parameters and returns the native optimizer.
+    schedule
+        Callable that takes the native optimizer, as soon as it is made, and returns what changes its settings from step to step;
+        it is then ``optimizer.schedule``, e.g. ``lambda native: torch.optim.lr_scheduler.ExponentialLR(native, 0.9)``.
 
     Raises
     ------
     ArgumentTypeError
-        If ``factory`` is not callable, or is an optimizer already.
+        If ``factory`` is not callable, or is an optimizer already, or ``schedule`` is not callable.
 
     Notes
     -----
@@ -45,7 +51,7 @@ class Optimizer:
     array([0.8, 1.6])
     """
 
-    def __init__(self, block: Any, factory: Callable[..., Any]) -> None:
+    def __init__(self, block: Any, factory: Callable[..., Any], schedule: Callable[[Any], Any] | None = None) -> None:
         self.block = wrap(block)
         self.backend: Backend = self.block.backend
         if not callable(factory) or self.backend.optimizer.is_optimizer(factory):
@@ -53,14 +59,26 @@ class Optimizer:
                 f"factory is a callable that takes the parameters and returns the optimizer, not {factory!r}; "
                 "e.g. lambda parameters: SGD(parameters, lr=0.1)"
             )
+        if schedule is not None and not callable(schedule):
+            raise ArgumentTypeError(
+                f"schedule is a callable that takes the native optimizer, not {schedule!r}; there is none before the first step"
+            )
         self._factory = factory
+        self._make_schedule = schedule
         self._native: Any = None
+        self._schedule: Any = None
         self._served: dict[int, tuple[str, Any]] = {}
+        self._batches: list[list[str]] = []
 
     @property
     def native(self) -> Any:
         """The native optimizer; None before the first step that has a gradient."""
         return self._native
+
+    @property
+    def schedule(self) -> Any:
+        """What ``schedule`` made of the native optimizer; None before there is one."""
+        return self._schedule
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -111,14 +129,76 @@ class Optimizer:
         }
         if fresh:
             if self._native is None:
-                native = primitive.create(self._factory, fresh)
-                if not primitive.is_optimizer(native):
-                    raise ArgumentTypeError(
-                        f"the factory returned a {type(native).__name__}, not an optimizer of {self.backend.spec.name}"
-                    )
-                self._native = native
+                self._native, self._schedule = self._create(fresh)
             else:
                 primitive.extend(self._native, fresh)
             self._served.update({id(tensor): (name, tensor) for name, tensor in fresh.items()})
+            self._batches.append(list(fresh))
         if self._native is not None and own:
             primitive.step(self._native, [(tensor, own.get(id(tensor))) for _, tensor in self._served.values()])
+
+    def _create(self, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        primitive = self.backend.optimizer
+        native = primitive.create(self._factory, parameters)
+        if not primitive.is_optimizer(native):
+            raise ArgumentTypeError(
+                f"the factory returned a {type(native).__name__}, not an optimizer of {self.backend.spec.name}"
+            )
+        return native, self._make_schedule(native) if self._make_schedule is not None else None
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return all that further steps depend on as NumPy arrays.
+
+        Returns
+        -------
+        dict
+            ``parameter/key`` -> state of one parameter, ``/key`` -> what belongs to no single one (settings that a schedule
+            may have changed), and under ``served`` which parameters are served.
+
+        Raises
+        ------
+        UnsupportedError
+            If the native optimizer holds something that is neither a tensor nor a number.
+        """
+        groups = [[(name, self._tensor(name)) for name in batch] for batch in self._batches]
+        return optimizer_state.collect(self.backend, self._native, groups)
+
+    def _tensor(self, name: str) -> Any:
+        return next(tensor for known, tensor in self._served.values() if known == name)
+
+    def load_state(self, arrays: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, all or nothing.
+
+        The native optimizer is made anew, and the schedule with it; what the saved one had is put into it, also settings in which
+        the factory differs. The state of a schedule is its own affair: load it into ``optimizer.schedule`` afterwards.
+
+        Parameters
+        ----------
+        arrays
+            Name -> array.
+
+        Raises
+        ------
+        StateMismatchError
+            If the state does not fit the block or the factory; nothing was changed.
+        """
+        self.prepare(arrays)()
+
+    def prepare(self, arrays: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a state and make a native optimizer of it; the returned function takes it into use."""
+        saved = optimizer_state.parse(arrays, self.block.table(), self.backend)
+        native, schedule = None, None
+        for index, batch in enumerate(saved.batches):
+            if index == 0:
+                native, schedule = self._create(batch)
+                saved.check_kind(native)
+            else:
+                self.backend.optimizer.extend(native, batch)
+        saved.fill(native)
+
+        def commit() -> None:
+            self._native, self._schedule = native, schedule
+            self._served = {id(tensor): (name, tensor) for batch in saved.batches for name, tensor in batch.items()}
+            self._batches = [list(batch) for batch in saved.batches]
+
+        return commit

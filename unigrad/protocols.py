@@ -460,6 +460,12 @@ class NativeEngine(Engine, Protocol):
     ``tape`` promises holds: native gradients are afterwards as they were, and on error nothing has changed.
     """
 
+    def enter(self, leaves: Sequence[Any]) -> None:
+        """Begin to watch forwards of a block with these leaves; called when the collector is entered."""
+
+    def close(self) -> None:
+        """Undo ``enter``; what was collected stays."""
+
     def begin(self, leaves: Sequence[Any], accumulate: str, parameters: bool, weight: float | None) -> None:
         """Be told of the backward that follows: the block's leaves, the collector's mode, whether parameter gradients are wanted.
 
@@ -537,10 +543,13 @@ class OptimizerModule(Protocol):
         """
 
     def state_of(self, optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-        """Return the state that the optimizer holds for one parameter, tensors and scalars by name; empty if none."""
+        """Return the state that the optimizer holds for one parameter, tensors and scalars by name; empty if none.
+
+        For None as parameter: what belongs to no single one and changes from step to step, e.g. rates that a schedule sets.
+        """
 
     def set_state_of(self, optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
-        """Put back what ``state_of`` returned (tensors may come as NumPy arrays)."""
+        """Put back what ``state_of`` returned (tensors and scalars may come as NumPy arrays); never called with nothing to put."""
 
 
 class MemoryModule(Protocol):

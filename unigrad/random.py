@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random as python_random
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unigrad.errors import ArgumentError, ArgumentTypeError
+from unigrad.errors import ArgumentError, ArgumentTypeError, StateMismatchError
 from unigrad.plugins import backend_of, backends_in_use
 from unigrad.protocols import Backend
 
-__all__ = ["RandomState", "register_generator", "seed", "snapshot"]
+if TYPE_CHECKING:
+    from unigrad.block import Block
+
+__all__ = ["RandomState", "from_arrays", "register_generator", "seed", "snapshot", "to_arrays"]
 
 _registered: list[Callable[[], Any]] = []
 
@@ -123,6 +127,87 @@ def snapshot(backend: Backend, generators: Iterable[Any] = ()) -> RandomState:
         for item in found.values()
     )
     return RandomState(backend, rng.snapshot(), _python_state(), _numpy_state(), states)
+
+
+def to_arrays(block: Block) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the state of every random source as bytes by name: ``native``, ``python``, ``numpy``, ``own/path``, ``registered/n``.
+
+    Own generators are those of the block, by path; registered ones have no names, so their order counts.
+    """
+    backend = block.backend
+    named = _generators(block)
+    state = snapshot(backend, named.values())
+    states = {id(generator): value for generator, value in state.generators}
+    return {
+        "native": backend.rng.to_portable(state.native),
+        "python": _to_bytes(state.python),
+        "numpy": _to_bytes(state.numpy),
+        **{
+            name: _to_bytes(states[id(generator)])
+            if isinstance(generator, np.random.Generator)
+            else backend.rng.to_portable(states[id(generator)])
+            for name, generator in named.items()
+        },
+    }
+
+
+def from_arrays(block: Block, arrays: Mapping[str, Any]) -> RandomState:
+    """Return the snapshot of which :func:`to_arrays` made the arrays, for the generators of this block and process.
+
+    Raises
+    ------
+    StateMismatchError
+        If generators are missing or further ones are there, or the bytes are not a state of this backend.
+    """
+    rng = block.backend.rng
+    named = _generators(block)
+    wanted = {"native", "python", "numpy", *named}
+    faults = [f"{name}: missing" for name in sorted(wanted - set(arrays))]
+    faults += [f"{name}: there is no such generator here" for name in sorted(set(arrays) - wanted)]
+    if faults:
+        raise StateMismatchError(
+            "the random state does not fit, nothing was changed (registered generators are to be registered again, in the same "
+            "order, before it is loaded):\n  " + "\n  ".join(faults)
+        )
+    try:
+        generators = tuple(
+            (
+                generator,
+                _from_bytes(arrays[name])
+                if isinstance(generator, np.random.Generator)
+                else rng.from_portable(arrays[name]),
+            )
+            for name, generator in named.items()
+        )
+        version, numbers, rest = _from_bytes(arrays["python"])
+        python = (version, tuple(numbers), rest)
+        return RandomState(
+            block.backend, rng.from_portable(arrays["native"]), python, _from_bytes(arrays["numpy"]), generators
+        )
+    except (ValueError, TypeError, KeyError, OverflowError) as cause:
+        raise StateMismatchError(f"the random state is spoilt, nothing was changed: {cause}") from cause
+
+
+def _generators(block: Block) -> dict[str, Any]:
+    rng = block.backend.rng
+    registered = [generator for ref in _registered if (generator := ref()) is not None]
+    known = [item for item in registered if isinstance(item, np.random.Generator) or rng.is_generator(item)]
+    named = {f"own/{path}": generator for path, generator in block.random_state.items()}
+    return named | {f"registered/{index}": generator for index, generator in enumerate(known)}
+
+
+def _to_bytes(state: Any) -> np.ndarray[Any, Any]:
+    def arrays(value: Any) -> Any:
+        return {"dtype": value.dtype.name, "array": value.tolist()} if isinstance(value, np.ndarray) else value.item()
+
+    return np.frombuffer(json.dumps(state, default=arrays).encode(), np.uint8).copy()
+
+
+def _from_bytes(data: Any) -> Any:
+    def arrays(value: dict[str, Any]) -> Any:
+        return np.asarray(value["array"], value["dtype"]) if set(value) == {"dtype", "array"} else value
+
+    return json.loads(np.asarray(data, np.uint8).tobytes(), object_hook=arrays)
 
 
 class _Latest:

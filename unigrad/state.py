@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,25 @@ from unigrad.errors import ArgumentTypeError, StateFileError, StateMismatchError
 if TYPE_CHECKING:
     from unigrad.block import Block
 
-__all__ = ["FORMAT", "LoadReport", "collect", "load", "load_arrays", "read_file", "save", "write_file"]
+__all__ = [
+    "BLOCK",
+    "FORMAT",
+    "LoadReport",
+    "collect",
+    "describe",
+    "load",
+    "load_arrays",
+    "prepare_arrays",
+    "prepare_file",
+    "read_file",
+    "save",
+    "write_file",
+]
 
 FORMAT = 1
 """Version of the metadata in the files that this library writes."""
+BLOCK = "block/"
+"""What stands before the names of a block in the file of a whole training run."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,11 @@ def collect(block: Block) -> dict[str, np.ndarray[Any, Any]]:
 
 def load_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> LoadReport:
     """Check everything, then write everything; see ``Block.load_state``."""
+    return prepare_arrays(block, arrays, strict)()
+
+
+def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Callable[[], LoadReport]:
+    """Check everything; the returned function writes everything."""
     if not isinstance(arrays, Mapping):
         raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
     block.require_built()
@@ -81,27 +101,44 @@ def load_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> LoadRe
             f"the state does not fit the block, nothing was changed ({len(faults)} mismatches):\n  "
             + "\n  ".join(faults)
         )
-    for name, array in ready.items():
-        primitive.assign(wanted[name], array)
-    return LoadReport(tuple(missing), tuple(unexpected))
+
+    def write() -> LoadReport:
+        for name, array in ready.items():
+            primitive.assign(wanted[name], array)
+        return LoadReport(tuple(missing), tuple(unexpected))
+
+    return write
 
 
 def save(block: Block, path: Any) -> None:
     """Write a block's state, roles and ties; see ``Block.save``."""
-    arrays = collect(block)
-    description = {
+    write_file(path, collect(block), describe(block))
+
+
+def describe(block: Block) -> dict[str, Any]:
+    """Return what a file says of a block beside its arrays."""
+    return {
         "format": FORMAT,
         "framework": block.backend.spec.name,
         "roles": dict(block.roles),
         "ties": dict(block.aliases),
     }
-    write_file(path, arrays, description)
 
 
 def load(block: Block, path: Any, strict: bool) -> LoadReport:
     """Read a block's state; see ``Block.load``."""
     block.require_built()
     arrays, description = read_file(path)
+    if "training" in description:  # of a whole run: the block's part
+        arrays = {name.removeprefix(BLOCK): array for name, array in arrays.items() if name.startswith(BLOCK)}
+    return prepare_file(block, path, arrays, description, strict)()
+
+
+def prepare_file(
+    block: Block, path: Any, arrays: Mapping[str, Any], description: Mapping[str, Any], strict: bool
+) -> Callable[[], LoadReport]:
+    """Check what a file holds of a block; the returned function writes it into the block."""
+    block.require_built()
     _check_description(path, arrays, description)
     framework, own = description["framework"], block.backend.spec.name
     if framework != own:
@@ -119,7 +156,7 @@ def load(block: Block, path: Any, strict: bool) -> LoadReport:
         raise StateMismatchError("the file describes other layers, nothing was changed:\n  " + "\n  ".join(differing))
     # A name tied in the file stands for itself in a block where it is not tied.
     tied = {alias: arrays[name] for alias, name in description["ties"].items()}
-    return load_arrays(
+    return prepare_arrays(
         block, {**arrays, **{alias: array for alias, array in tied.items() if alias not in arrays}}, strict
     )
 

@@ -42,13 +42,18 @@ def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
 
 
 def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-    """Return a copy of the state of one parameter, arrays as tensors."""
+    """Return a copy of the state of one parameter, arrays as tensors; for None the numbers that the optimizer is set to."""
+    if parameter is None:
+        return {name: value for name, value in vars(optimizer).items() if isinstance(value, float)}
     state = optimizer.state.get(parameter, {})
     return {name: Tensor(value) if isinstance(value, np.ndarray) else value for name, value in state.items()}
 
 
 def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
     """Put back a copy of what ``state_of`` returned."""
+    if parameter is None:
+        vars(optimizer).update({name: float(value) for name, value in state.items()})
+        return
     optimizer.state[parameter] = {name: _plain(value, name) for name, value in state.items()}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentTypeError, StateMismatchError, UnsupportedError
 from unigrad_torch.arrays import from_numpy
 from unigrad_torch.tape import set_native_gradient
 
@@ -50,16 +50,38 @@ def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
         return
     factory, groups = _made[optimizer]
     fresh = factory(new)
-    for group in fresh.param_groups:
-        settings = _settings(group)
-        index = next((index for index, other in groups.items() if _same(settings, other)), None)
+    settings = [_settings(group) for group in fresh.param_groups]
+    places = _places(optimizer, settings, groups, [bool(group["params"]) for group in fresh.param_groups])
+    for group, own, index in zip(fresh.param_groups, settings, places, strict=True):
         if index is not None:
             optimizer.param_groups[index]["params"].extend(group["params"])
         elif group["params"]:
-            groups[len(optimizer.param_groups)] = _settings(group)
-            optimizer.add_param_group({**settings, "params": group["params"]})
+            groups[len(optimizer.param_groups)] = own
+            optimizer.add_param_group({**own, "params": group["params"]})
     for parameter, state in fresh.state.items():
         optimizer.state[parameter] = state
+
+
+def _places(
+    optimizer: Any, fresh: Sequence[dict[str, Any]], groups: Mapping[int, dict[str, Any]], filled: Sequence[bool]
+) -> list[int | None]:
+    """Return for each new group the number of the group it belongs to; None for one that is new."""
+    if len(fresh) == len(groups) and all(map(_same, fresh, groups.values())):
+        return list(groups)  # the same groups again, which may have equal settings and schedules of their own
+    places: list[int | None] = []
+    for own, needed in zip(fresh, filled, strict=True):
+        alike = [index for index, other in groups.items() if _same(own, other)]
+        now = [_settings(optimizer.param_groups[index]) for index in alike]
+        scheduled = any("initial_lr" in group for group in optimizer.param_groups)
+        if needed and scheduled and not (alike and all(_same(now[0], other) for other in now)):
+            raise UnsupportedError(
+                "parameters are used for the first time whose group "
+                + ("can't be told from others with the same settings" if alike else "did not exist")
+                + " when the learning-rate schedule was made, so they would not follow it; "
+                "let the factory make the same groups each time, with empty lists where it is given none"
+            )
+        places.append(alike[0] if alike else None)
+    return places
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -96,12 +118,26 @@ def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
 
 
 def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-    """Return the state that the optimizer holds for one parameter."""
-    return dict(optimizer.state.get(parameter, {}))
+    """Return the state that the optimizer holds for one parameter; for None the numbers among the settings of its groups."""
+    if parameter is not None:
+        return dict(optimizer.state.get(parameter, {}))
+    return {
+        f"{index}.{name}": np.asarray(value) if isinstance(value, tuple) else value
+        for index, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if _is_number(value) or (isinstance(value, tuple) and value and all(map(_is_number, value)))
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | float | int) and not isinstance(value, bool)
 
 
 def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
     """Put back what ``state_of`` returned; arrays become tensors on the device of the parameter."""
+    if parameter is None:
+        _set_settings(optimizer, state)
+        return
     group = next(group for group in optimizer.param_groups if any(parameter is served for served in group["params"]))
     made: dict[str, Any] = {}
     for name, value in state.items():
@@ -113,3 +149,19 @@ def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> No
             value = value.detach().clone().to("cpu" if stays else parameter.device)
         made[name] = value
     optimizer.state[parameter] = made
+
+
+def _set_settings(optimizer: Any, state: Mapping[str, Any]) -> None:
+    for entry, value in state.items():
+        index, _, name = entry.partition(".")
+        if not index.isdecimal() or int(index) >= len(optimizer.param_groups):
+            raise StateMismatchError(
+                f"the factory makes {len(optimizer.param_groups)} groups of settings, and the state has {entry!r}"
+            )
+        group = optimizer.param_groups[int(index)]
+        if isinstance(group.get(name), torch.Tensor):
+            group[name] = from_numpy(np.asarray(value)).to(group[name].device)
+        elif isinstance(value, np.ndarray | np.generic):
+            group[name] = tuple(value.tolist()) if np.ndim(value) else value.item()
+        else:
+            group[name] = value

@@ -1,0 +1,142 @@
+"""State of an optimizer as NumPy arrays by name: collected, checked against a block, and put into a new optimizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unigrad.errors import ArgumentTypeError, StateMismatchError, UnsupportedError
+from unigrad.protocols import Backend
+from unigrad.table import Table
+
+__all__ = ["Saved", "collect", "parse"]
+
+SERVED = "served"
+"""Name of the array, bytes of a JSON text, that says which optimizer serves what."""
+
+
+def collect(
+    backend: Backend, native: Any, batches: Sequence[Sequence[tuple[str, Any]]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the state of a native optimizer and of the parameters that it serves, in the order in which it got them."""
+    shape, state_of = backend.block.shape, backend.optimizer.state_of
+    described = {
+        "optimizer": type(native).__qualname__ if native is not None else None,
+        # Each time that parameters were added may have made a group of settings, so loading repeats it.
+        "served": [[[name, list(shape(tensor))] for name, tensor in batch] for batch in batches],
+    }
+    found = {SERVED: np.frombuffer(json.dumps(described).encode(), np.uint8).copy()}
+    if native is None:
+        return found
+    for name, tensor in [*(item for batch in batches for item in batch), ("", None)]:
+        for key, value in state_of(native, tensor).items():
+            if value is None:
+                continue
+            if backend.block.is_tensor(value):
+                value = backend.block.to_numpy(value)
+            if "/" in key or not isinstance(value, bool | int | float | np.ndarray | np.generic):
+                whose = f"of {name!r}" if name else "of the whole"
+                raise UnsupportedError(
+                    f"the state {key!r} {whose} of {type(native).__name__} is a {type(value).__name__}; only tensors and "
+                    "numbers can be saved"
+                )
+            found[f"{name}/{key}"] = np.asarray(value)
+    return found
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A state that fits a block.
+
+    Parameters
+    ----------
+    backend
+        Of the block.
+    kind
+        Type of the optimizer that was saved; None if there was none yet.
+    batches
+        Name -> native parameter, for each time that parameters were added.
+    states
+        Name of a parameter, empty for what belongs to none, -> its state.
+    """
+
+    backend: Backend
+    kind: str | None
+    batches: tuple[Mapping[str, Any], ...]
+    states: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
+
+    def check_kind(self, native: Any) -> None:
+        """Raise ``StateMismatchError`` if the factory made an optimizer of another type than the saved one."""
+        if type(native).__qualname__ != self.kind:
+            raise StateMismatchError(
+                f"the state is that of {self.kind}, and the factory makes {type(native).__qualname__}; nothing was changed"
+            )
+
+    def fill(self, native: Any) -> None:
+        """Put the state into a native optimizer that serves the same parameters."""
+        tensors = {name: tensor for batch in self.batches for name, tensor in batch.items()}
+        for name, state in self.states.items():
+            self.backend.optimizer.set_state_of(native, tensors[name] if name else None, state)
+
+
+def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
+    """Check that a state has the form that :func:`collect` gives it and fits a block's parameters."""
+    if not isinstance(arrays, Mapping):
+        raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
+    kind, served = _described(arrays)
+    faults: list[str] = []
+    batches: list[dict[str, Any]] = []
+    names: set[str] = {""}
+    for batch in served:
+        found: dict[str, Any] = {}
+        for saved_name, wanted in batch:
+            name = table.aliases.get(saved_name, saved_name)
+            tensor = table.parameters.get(name)
+            if tensor is None:
+                faults.append(f"{name}: the block has no such parameter")
+            elif backend.block.shape(tensor) != wanted:
+                faults.append(f"{name}: shape {wanted}, the block has {backend.block.shape(tensor)}")
+            elif name in names:
+                faults.append(f"{name}: served twice")
+            else:
+                found[name] = tensor
+            names.add(name)
+        batches.append(found)
+    states: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+    for entry, value in arrays.items():
+        if entry == SERVED:
+            continue
+        name, slash, key = str(entry).rpartition("/")
+        name = table.aliases.get(name, name)
+        if not slash or name not in names or kind is None:
+            faults.append(f"{entry}: belongs to nothing that the optimizer served")
+        elif not isinstance(value, np.ndarray | np.generic):
+            faults.append(f"{entry}: a {type(value).__name__}, not a NumPy array")
+        else:
+            states.setdefault(name, {})[key] = np.asarray(value)
+    if faults:
+        raise StateMismatchError(
+            f"the optimizer's state does not fit the block, nothing was changed ({len(faults)} mismatches):\n  "
+            + "\n  ".join(faults)
+        )
+    return Saved(backend, kind, tuple(batches), states)
+
+
+def _described(arrays: Mapping[str, Any]) -> tuple[str | None, list[list[tuple[str, tuple[int, ...]]]]]:
+    try:
+        described = json.loads(np.asarray(arrays[SERVED], np.uint8).tobytes())
+        kind = described["optimizer"]
+        served = [
+            [(str(name), tuple(int(size) for size in shape)) for name, shape in batch] for batch in described["served"]
+        ]
+        if not (isinstance(kind, str) if served else kind is None) or not all(served):
+            raise ValueError(f"it is of {kind!r}")
+    except (KeyError, TypeError, ValueError, OverflowError) as cause:
+        raise StateMismatchError(
+            f"these arrays are not what Optimizer.state() returned: {SERVED!r} is missing or spoilt; nothing was changed"
+        ) from cause
+    return kind, served

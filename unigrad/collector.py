@@ -124,9 +124,9 @@ class GradientCollector:
             raise CollectorClosedError("a collector is entered once; make a new one")
         self._look_up()
         engine = self.block.engine()
+        self._region = recording.join(self.backend, self, self._leaves, self.block.waits)
         if engine != "pure":
             self._open_native()
-        self._region = recording.join(self.backend, self, self._leaves, self.block.waits)
         self._thread = threading.get_ident()
         self._engine = engine
         self._open = self._entered = True
@@ -138,6 +138,8 @@ class GradientCollector:
         self._check_thread()
         region, self._region = self._region, None
         self._open = False
+        if self._native is not None:
+            self._native.close()
         complete = self._complete()
         region.leave(self, deliver=not complete)
         if self._strangers:
@@ -153,8 +155,22 @@ class GradientCollector:
 
     def _open_native(self) -> None:
         make = getattr(self.backend.tape, "native", None)
-        if make is not None:
+        if make is None:
+            return
+        try:
             self._tape = self._native = make()
+            self._native.enter(self._leaves)
+        except BaseException:
+            self._region.leave(self, deliver=False)
+            raise
+
+    def _require_engine(self) -> None:
+        engine = self.block.engine()
+        if engine != self._engine:
+            raise UnsupportedError(
+                f"the model needs the {engine} engine since the collector was entered, which chose the {self._engine} one; enter a "
+                "new collector"
+            )
 
     def take(self, leaves: Sequence[Any]) -> None:
         """Take note of leaves used in recorded forwards; called by the recording region."""
@@ -354,6 +370,7 @@ class GradientCollector:
         if outside or self._strangers:
             # Some parameter may have been made, or replaced, since the names were looked up.
             self._resolve()
+            self._require_engine()
             reached, outside = self._split(graph)
         computed: dict[str, Any] = {}
         watched: dict[str, Any] = {}
@@ -475,8 +492,15 @@ class GradientCollector:
         """Put the gradients where the framework's own tools look (``.grad``): own parameters only, none where there is none."""
         self._check_thread()
         found = self.gradients
-        for name, tensor in self.block.parameters.items():
-            self.backend.tape.set_native_gradient(tensor, found.get(name))
+        tape = self.backend.tape
+        before = [(tensor, tape.native_gradient(tensor)) for tensor in self.block.parameters.values()]
+        try:
+            for name, tensor in self.block.parameters.items():
+                tape.set_native_gradient(tensor, found.get(name))
+        except BaseException:
+            for tensor, gradient in before:
+                tape.set_native_gradient(tensor, gradient)
+            raise
 
     def apply(self, optimizer: Optimizer) -> None:
         """Do one step of a :class:`unigrad.Optimizer` with the collected gradients.

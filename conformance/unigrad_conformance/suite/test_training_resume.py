@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,8 +163,9 @@ def test_a_state_of_another_model_names_what_differs(samples):
     other = unigrad.Optimizer(unigrad.wrap(dense(samples, 3, 2)), OPTIMIZERS["adamw"].factory(samples))
     with pytest.raises(StateMismatchError, match=r"encoder\.weight: the block has no such parameter"):
         other.load_state(optimizer.state())
+    wrong: Any = [1]
     with pytest.raises(ArgumentTypeError, match="mapping"):
-        other.load_state([1])
+        other.load_state(wrong)
 
 
 def test_saving_changes_nothing(samples, backend, path):

@@ -310,13 +310,13 @@ def _in_use(spec: BackendSpec) -> bool:
     return spec.framework in sys.modules
 
 
+_ASKED = (("block", "is_model"), ("block", "is_tensor"), ("optimizer", "is_optimizer"), ("rng", "is_generator"))
+
+
 def _knows(backend: LoadedBackend, obj: object) -> bool:
-    return (
-        backend.block.is_model(obj)
-        or backend.block.is_tensor(obj)
-        or backend.optimizer.is_optimizer(obj)
-        or backend.rng.is_generator(obj)
-    )
+    # One that is still being written may lack some of them, which is no reason to fail for objects of others.
+    functions = (getattr(getattr(backend, part), name, None) for part, name in _ASKED)
+    return any(function is not None and function(obj) for function in functions)
 
 
 def loaded_frameworks() -> set[str]:
@@ -325,13 +325,18 @@ def loaded_frameworks() -> set[str]:
 
 
 def backends_in_use() -> list[Backend]:
-    """Return the backends whose frameworks are imported and which can be loaded, the reference among them."""
+    """Return the backends whose frameworks are imported and which can be loaded, the reference among them.
+
+    A broken one, or one that is still being written, must not keep the others from being seeded.
+    """
     found = []
     for name in backend_names():
         try:
             spec = _loaded[name].spec if name in _loaded else declaration(name)
             if spec.framework in sys.modules:
-                found.append(get_backend(name))
+                backend = get_backend(name)
+                if hasattr(backend.rng, "seed"):
+                    found.append(backend)
         except UnigradError:
-            continue  # one broken plugin must not keep the others from being seeded
+            continue
     return found

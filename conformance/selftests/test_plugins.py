@@ -368,6 +368,23 @@ def test_a3_each_fault_is_a_row_and_the_good_one_is_ready(site):
     assert result.stdout == "good\n", result.stderr
 
 
+def test_a3_a_backend_that_is_still_being_written_keeps_no_other_from_work(site):
+    """Its modules are there and empty, and it is of a framework that is always imported."""
+    site.backend("half", framework="numpy")
+    for part in MODULES:
+        site.module(f"unigrad_half/{part}.py")
+    result = site.run("""
+        import unigrad, unigrad.plugins as plugins
+        from unigrad_numpy import Parameter
+        plugins.get_backend("half")
+        unigrad.seed(0)
+        print(plugins.backend_of(Parameter([1.0])).spec.name)
+        try: plugins.backend_of(object())
+        except unigrad.ArgumentTypeError: print("nobody's")
+    """)
+    assert result.stdout == "numpy\nnobody's\n", result.stderr
+
+
 def test_a3_a_row_tells_what_is_declared_and_installed_without_importing_it(site):
     site.backend("good", extra="dtypes=('float64',)")
     site.module("goodframe.py", "raise RuntimeError('imported')")

@@ -119,7 +119,7 @@ def test_clipping_by_the_collector_is_clipping_by_the_norm(samples, record):
     for name, value in plain.items():
         # a norm of 16 squares, a quotient and a product, relative to elements below the maximum norm of 1
         np.testing.assert_allclose(
-            to_numpy(collector.gradients[name]), value / norm, rtol=0, atol=20 * np.finfo("float32").eps
+            to_numpy(collector.gradients[name]), value / norm, rtol=0, atol=float(20 * np.finfo("float32").eps)
         )
         record(name, collector.gradients[name], terms=20, reason="a norm of 16 squares, a quotient and a product")
 
@@ -135,8 +135,8 @@ def test_a_schedule_is_made_with_the_optimizer_and_before_its_first_step(samples
     optimizer = unigrad.Optimizer(block, samples.sgd(0.1), schedule=schedule)
     before = {name: value.tobytes() for name, value in values_of(block).items()}
     assert optimizer.schedule is None
-    for use in (("left",), ("left", "right")):
-        collect(block, lambda use=use: heads(samples, block, *use)).apply(optimizer)
+    for loss in (lambda: heads(samples, block, "left"), lambda: heads(samples, block, "left", "right")):
+        collect(block, loss).apply(optimizer)
         assert optimizer.schedule == ["the schedule"]
     ((native, values),) = seen
     assert native is optimizer.native

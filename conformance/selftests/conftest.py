@@ -93,7 +93,7 @@ class Fake:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         """Run the command ``unigrad`` with the fake suite in place of the real one."""
         process = self.start(*arguments, **environment)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=180)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen:

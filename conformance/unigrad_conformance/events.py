@@ -82,8 +82,8 @@ class Journal:
         Whether the first process told which tests it will run.
     running, last
         The test that the present process is in, and the last that it finished; empty for none.
-    ended
-        Whether the present process told that it is through with its tests.
+    exit
+        The exit code with which the present process told that it will end; None before.
     """
 
     def __init__(self, name: str) -> None:
@@ -94,14 +94,14 @@ class Journal:
         self._rest = bytearray()
         self.planned = False
         self.running = self.last = ""
-        self.ended = False
+        self.exit: int | None = None
 
     def begin(self) -> None:
         """Expect a new process."""
         self._rest.clear()
         self._numbers.clear()
         self.running = self.last = ""
-        self.ended = False
+        self.exit = None
 
     def feed(self, data: bytes) -> None:
         """Take what came through the pipe; what is no event is passed over."""
@@ -128,8 +128,8 @@ class Journal:
         elif kind == "result" and event["id"] == self.running:
             self._results[self.running] = _filled(self._plan[self.running], event)
             self.running, self.last = "", self.running
-        elif kind == "end":
-            self.ended = True
+        elif kind == "end" and not self.running:
+            self.exit = event["exit"]
         elif kind == "collected" and not self.planned:
             self._plan = {test["id"]: _planned(test) for test in event["tests"]}
             self.planned = True
@@ -155,9 +155,9 @@ class Journal:
         return len(self._results)
 
     @property
-    def failed(self) -> int:
-        """Number of results that fail the check."""
-        return sum(result.is_bad for result in self._results.values())
+    def bad(self) -> list[str]:
+        """Ids of the tests whose results fail the check."""
+        return [test for test, result in self._results.items() if result.is_bad]
 
     @property
     def remaining(self) -> list[str]:

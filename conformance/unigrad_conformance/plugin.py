@@ -203,16 +203,19 @@ class Outcomes:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None, None, None]:
         """See ``_stay``."""
+        __tracebackhide__ = True
         return (yield from _stay())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
         """See ``_stay``."""
+        __tracebackhide__ = True
         return (yield from _stay())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Generator[None, None, None]:
         """See ``_stay``."""
+        __tracebackhide__ = True
         return (yield from _stay())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -269,6 +272,7 @@ class Outcomes:
 
 def _stay() -> Generator[None, None, None]:
     """Let a test that ends the session as a user would fail instead."""
+    __tracebackhide__ = True
     try:
         return (yield)
     except (KeyboardInterrupt, pytest.exit.Exception) as error:

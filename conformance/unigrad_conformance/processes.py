@@ -111,19 +111,18 @@ class Worker:
         return sum(_resident(pid) for pid, session in _sessions() if session == self._process.pid)
 
     def kill(self, *, tell_where: bool = False) -> None:
-        """End it and all of its session at once; ``tell_where`` lets Python write first what each thread is in."""
+        """End it at once; ``tell_where`` lets Python write first what each thread is in. :meth:`clear` ends the rest."""
         if tell_where and not self.ended:
             os.kill(
                 self._process.pid, signal.SIGABRT
             )  # pytest's faulthandler answers it, whatever holds the interpreter
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ABORT_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def clear(self) -> list[Leftover]:
-        """End what the process left behind, also outside its session, and return what that was."""
+        """End what the process, which has ended, left behind, also outside its session, and return what that was."""
         deadline = time.monotonic() + _PARTING_S
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -135,6 +134,8 @@ class Worker:
             time.sleep(0.01)
             left = [one for one in self._left() if one not in found or time.monotonic() < deadline + 5 * _PARTING_S]
             found += [one for one in left if one not in found]
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # where there is no /proc to find them in
+            os.killpg(self._process.pid, signal.SIGKILL)
         return found
 
     def close(self) -> None:
@@ -216,7 +217,7 @@ def memory_to_spare() -> int | None:
 def what_it_said(output: str) -> str:
     """Return the lines of a dead process that tell most: of a crash, where each thread was outside of pytest."""
     lines = output.splitlines()
-    crash = next((i for i in reversed(range(len(lines))) if lines[i].startswith("Fatal Python error")), None)
+    crash = next((i for i in reversed(range(len(lines))) if "Fatal Python error: " in lines[i]), None)
     if crash is None:
         return "\n".join(lines[-_LINES:])
     told = [line for line in lines[max(crash - 3, 0) :] if line.strip() and not _is_machinery(line)]

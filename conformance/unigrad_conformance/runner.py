@@ -162,7 +162,7 @@ def _step(run: Supervisor, watch: Callable[[str, Progress], None]) -> Session | 
     end = None if ended else run.broken_limit()
     session = run.conclude(end) if ended or end is not None else None
     journal = run.journal
-    watch(run.name, Progress(journal.done, journal.failed, journal.total, session is not None))
+    watch(run.name, Progress(journal.done, len(journal.bad), journal.total, session is not None))
     return session
 
 

@@ -90,7 +90,7 @@ class Supervisor:
         self._memory = limits.memory_bytes or memory_to_spare()
         self._began = time.monotonic()
         self._changed = self._measured = self._began
-        self._now: tuple[str, bool] = ("", False)
+        self._now: tuple[str, int | None] = ("", None)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._worker: Worker | None = None
 
@@ -125,7 +125,7 @@ class Supervisor:
             self._folder.cleanup()
             raise
         self._changed = self._measured = time.monotonic()
-        self._now = ("", False)
+        self._now = ("", None)
 
     def read(self) -> None:
         """Take what the process told."""
@@ -134,7 +134,7 @@ class Supervisor:
             self.journal.feed(data)
             if not data:
                 break
-        now = (self.journal.running or self.journal.last, self.journal.ended)
+        now = (self.journal.running or self.journal.last, self.journal.exit)
         if now != self._now:
             self._now, self._changed = now, time.monotonic()
 
@@ -157,32 +157,39 @@ class Supervisor:
     def conclude(self, killed: End | None = None) -> Session | None:
         """Kill the process if it is to be, judge its end, and return the session, or None if a new process goes on."""
         worker, journal = self._running, self.journal
-        left = worker.clear() if killed is None else []
-        worker.kill(tell_where=killed is not None and killed.word == "time limit")
-        worker.clear()
+        if killed is not None:
+            worker.kill(tell_where=killed.word == "time limit")
+        left = worker.clear()
         self.read()
         code, output = worker.code, worker.output()
         self.close()
-        if killed is None and code in _ENDS and journal.ended:
-            return self._after_end(left)
+        unknown = self._charge(left)
+        if killed is None and code in _ENDS and code == journal.exit and not (journal.remaining and self._restart):
+            session = self._session("the session ended", "not run")
+            return (
+                replace(session, status="error", message=unknown)
+                if unknown and session.status == "complete"
+                else session
+            )
         if killed is None and code == _USAGE and not journal.done:
             session = replace(self._session(), results=())
             if session.status != "complete":
                 return session
             message = output[output.rfind("ERROR:") :].strip()
             return replace(session, status="usage" if session.framework else "error", message=message)
-        return self._after_death(killed or _end_of(code), what_it_said(output))
+        return self._after_death(killed or _end_of(code, told=code == journal.exit), what_it_said(output))
 
-    def _after_end(self, left: Sequence[Leftover]) -> Session:
-        session_message = ""
+    def _charge(self, left: Sequence[Leftover]) -> str:
+        """Make tests that left a process behind failed; return what is said of one that no test is known to have started."""
+        unknown = ""
         for one in left:
             reason = f"left a process behind, which was ended: {one.command:.200}"
-            if not self.journal.charge(reason, "left a process", test=self.journal.test_of(one.node, one.number)):
-                session_message = reason
-        session = self._session("the session ended", "not run")
-        if session_message and session.status == "complete":
-            return replace(session, status="error", message=session_message)
-        return session
+            test = self.journal.test_of(one.node, one.number)
+            if not test:
+                unknown = reason
+            elif test not in (self.journal.running, *self.journal.bad):
+                self.journal.charge(reason, "left a process", test=test)
+        return unknown
 
     def _after_death(self, end: End, last: str) -> Session | None:
         journal = self.journal
@@ -225,7 +232,9 @@ class Supervisor:
             self._folder.cleanup()
 
 
-def _end_of(code: int) -> End:
+def _end_of(code: int, *, told: bool) -> End:
+    if told:
+        return End(f"the session was ended early (exit code {code})", f"exit code {code}")
     if code >= 0:
         known = f": {_OTHER_ENDS[code]}" if code in _OTHER_ENDS else ""
         return End(f"process died (exit code {code}{known})", f"exit code {code}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad_torch.sharded import forget_twin, is_sharded, spread, whole
 
 unseen = torch._C.DisableTorchFunction
 """Context in which no mode, so neither the watcher of an open collector, is told of what runs."""
@@ -41,6 +42,7 @@ def requires_gradient(tensor: Any) -> bool:
 def _dense(tensor: Tensor) -> Tensor:
     if tensor.requires_grad:
         tensor = tensor.detach()
+    tensor = whole(tensor)
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
@@ -62,6 +64,8 @@ def _copied(tensor: Tensor) -> Tensor:
 def zeros(tensor: Any) -> Any:
     """Return zeros of the same shape, dtype and device."""
     with unseen():
+        if is_sharded(tensor):
+            return torch.zeros_like(tensor, requires_grad=False)
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
@@ -160,6 +164,9 @@ def from_numpy(array: Any) -> Any:
 def assign(tensor: Any, array: Any) -> None:
     """Write the values of a NumPy array into the tensor; its version counter moves."""
     values = from_numpy(array)
+    if is_sharded(tensor):
+        forget_twin(tensor)
+        values = spread(values, tensor)
     if tensor.layout is torch.sparse_coo:
         values = values.to_sparse_coo()
     elif tensor.layout is not torch.strided:

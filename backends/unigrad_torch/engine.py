@@ -1,19 +1,27 @@
-"""Which engine serves a model; what the pure engine cannot serve is refused by name."""
+"""Which engine serves a model; what neither can serve is refused by name.
+
+The pure engine asks torch for gradients and writes none. The native one runs ``.backward()``, for what hangs on the accumulation of
+gradients: DistributedDataParallel, fully_shard, sharded parameters, and hooks that run after it.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import Any
+from weakref import WeakValueDictionary
 
-from torch import nn
 from torch.nn import Parameter
 
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Structure
+from unigrad_torch import reducers
 from unigrad_torch.modules import is_fsdp
+from unigrad_torch.sharded import is_fully_sharded, is_sharded
 
 _plain: set[type] = set()
+_mappings: WeakValueDictionary[int, Structure] = WeakValueDictionary()
+"""Structures without a model whose wrappers were searched for."""
 _HOOKS = attrgetter("_post_accumulate_grad_hooks")
 
 
@@ -23,57 +31,61 @@ def engine(model: Any, structure: Structure) -> str:
     The tree is walked once for each structure; what can change without the structure is looked at each time.
     """
     if model is None:
-        return "pure"
+        if id(structure) not in _mappings:
+            reducers.search()
+            _mappings[id(structure)] = structure
+        parameters = [entry.tensor for entry in structure.parameters]
+        return "native" if _need_native(parameters) else "pure"
     token = structure.token
-    if token.served is not None:
-        modules, parameters = token.served
-        if _plain.issuperset(map(type, modules)) and not any(map(_HOOKS, parameters)):
-            return "pure"
-    token.served = _walk(model)
-    return "pure"
+    known = token.served
+    if known is None or known.generation != reducers.generation() or not _plain.issuperset(map(type, known.modules)):
+        if known is None:
+            reducers.search()
+        known = token.served = _Served(model)
+    return "native" if known.native or any(map(_HOOKS, known.parameters)) else "pure"
 
 
-def _walk(model: Any) -> tuple[list[Any], list[Any]]:
-    """Return all modules, wrappers included, and their parameters; raise for what can't be served."""
-    modules, seen = [model], {id(model)}
-    parameters = []
-    for module in modules:  # which grows meanwhile
-        if type(module) not in _plain:
-            _check_wrapper(module)
-        for name, parameter in module._parameters.items():
-            if parameter is None:
-                continue
-            if type(parameter) is not Parameter:
-                _check_sharded(name, parameter)
-            if parameter._post_accumulate_grad_hooks:
-                _refuse(
-                    f"the parameter {name!r} of {type(module).__name__} has a hook that runs after gradients are accumulated",
-                    "the pure engine accumulates nothing into .grad, so the hook would never run",
-                )
-            parameters.append(parameter)
-        for child in module._modules.values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                modules.append(child)
-    return modules, parameters
+class _Served:
+    """What a walk over all modules, wrappers included, has found."""
+
+    __slots__ = ("generation", "modules", "native", "parameters")
+
+    def __init__(self, model: Any) -> None:
+        self.modules = [model]
+        self.parameters: list[Any] = []
+        self.native = False
+        seen = {id(model)}
+        for module in self.modules:  # which grows meanwhile
+            reducers.note(module)
+            if type(module) not in _plain:
+                self._look_at(module)
+            self.parameters += [parameter for parameter in module._parameters.values() if parameter is not None]
+            for child in module._modules.values():
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    self.modules.append(child)
+        self.generation = reducers.generation()
+        self.native = self.native or _need_native(self.parameters)
+
+    def _look_at(self, module: Any) -> None:
+        if is_fsdp(module):
+            raise UnsupportedError(
+                "the model is in FullyShardedDataParallel, whose flat parameters have no gradients of their own; give it to "
+                "fully_shard instead"
+            )
+        if is_fully_sharded(module):
+            self.native = True
+        else:
+            _plain.add(type(module))
 
 
-def _check_wrapper(module: Any) -> None:
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        _refuse("the model is in DistributedDataParallel", "gradients of the pure engine would not be averaged")
-    if is_fsdp(module):
-        _refuse("the model is in FullyShardedDataParallel", "the pure engine does not see sharded parameters")
-    fully_shard = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
-    if fully_shard is not None and isinstance(module, fully_shard.FSDPModule):
-        _refuse("the model was given to fully_shard", "the pure engine does not see sharded parameters")
-    _plain.add(type(module))
-
-
-def _check_sharded(name: str, parameter: Any) -> None:
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is not None and isinstance(parameter, distributed.DTensor):
-        _refuse(f"the parameter {name!r} is a DTensor", "the pure engine does not see sharded parameters")
-
-
-def _refuse(what: str, why: str) -> NoReturn:
-    raise UnsupportedError(f"{what}; {why}. The engine that serves this is not there yet")
+def _need_native(parameters: Iterable[Any]) -> bool:
+    parameters = list(parameters)
+    wrappers = reducers.wrappers_of(parameters)
+    for wrapper in wrappers:
+        reducers.check(wrapper)
+    return (
+        bool(wrappers)
+        or any(map(_HOOKS, parameters))
+        or any(type(parameter) is not Parameter and is_sharded(parameter) for parameter in parameters)
+    )

@@ -43,7 +43,9 @@ class _Facade:
         return self._unigrad_run(plain, *args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "__class__":  # a lazy layer that becomes the ordinary one
+        if name == "__class__" and issubclass(value, _Facade):  # fully_shard puts a class of its own before this one
+            object.__setattr__(self, name, value)
+        elif name == "__class__":  # a lazy layer that becomes the ordinary one
             self._unigrad_plain.__class__ = value
             object.__setattr__(self, "__class__", _class(value))
         elif name in _Facade.__slots__:

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Entry, Structure
+from unigrad_torch.sharded import twins
 
 _ROLES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (nn.Linear, "dense"),
@@ -115,7 +116,7 @@ class Token:
     attributes: list[int]
     generators: list[tuple[dict[str, Any], str, Any]]
     lazy: list[Any]
-    served: tuple[list[Any], list[Any]] | None = None
+    served: Any = None
 
 
 def _token(modules: list[Any]) -> Token:
@@ -177,6 +178,7 @@ def describe(model: Any) -> Structure:
     norms: dict[str, Any] = {}
     generators: dict[str, Any] = {}
     modules: dict[int, Any] = {}
+    whole = twins()
     for path, native, module in layers(model):
         if isinstance(module, torch.jit.ScriptModule):
             raise UnsupportedError(
@@ -190,6 +192,7 @@ def describe(model: Any) -> Structure:
             for key, tensor in held.items():
                 if tensor is None and held is module._parameters:
                     continue
+                tensor = whole.get(id(tensor), tensor)
                 absent = tensor is not None and is_lazy(tensor)
                 lazy = lazy or absent
                 name, own = (f"{place}.{key}" if place else key for place in (path, native))

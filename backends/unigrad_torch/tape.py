@@ -24,6 +24,7 @@ from unigrad_torch.engine import engine
 from unigrad_torch.faults import translated
 from unigrad_torch.marks import MARKED
 from unigrad_torch.recompute import in_recompute
+from unigrad_torch.reducers import wrappers_of
 from unigrad_torch.usage import Region, pause, resume
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "engine",
     "in_recompute",
     "is_recording",
+    "native",
     "native_gradient",
     "no_record",
     "open_region",
@@ -49,6 +51,7 @@ _mark = object()
 _harmless: set[type] = set()
 _Leaf = torch._C._functions.AccumulateGrad
 _REQUIRES, _HOOKS = attrgetter("requires_grad"), attrgetter("_backward_hooks")
+_LATER_HOOKS = attrgetter("_post_accumulate_grad_hooks")
 _PLAIN_KINDS = {Tensor, Parameter, *MARKED}
 
 
@@ -167,6 +170,11 @@ def vjp(
         asked = targets if all(map(_REQUIRES, targets)) else [target for target in targets if target.requires_grad]
         if not asked:
             return [None] * len(targets)
+        if any(map(_LATER_HOOKS, asked)) or wrappers_of(asked):
+            raise UnsupportedError(
+                "a hook that runs after gradients are accumulated, or a DistributedDataParallel, was put on a parameter after the "
+                "collector was entered, and would not run; enter a new collector"
+            )
         loss = graph.losses[0]
         if (
             len(cotangents) == 1
@@ -196,7 +204,7 @@ def vjp(
     plain = not given and not graph.custom and not any(map(_HOOKS, asked))
     for gradient in found:
         if gradient is None:
-            _refuse_converted(graph, asked, found)
+            refuse_converted(graph, asked, found)
             plain = False
             break
         plain = plain and gradient.layout is torch.strided
@@ -204,14 +212,14 @@ def vjp(
         results = list(found)
     else:
         foreign = graph.custom or any(map(_HOOKS, asked))
-        results = [_apart(gradient, given, foreign) for gradient in found]
+        results = [apart(gradient, given, foreign) for gradient in found]
     if asked is targets:
         return results
     supply = iter(results)
     return [next(supply) if target.requires_grad else None for target in targets]
 
 
-def _refuse_converted(graph: _Graph, asked: Sequence[Tensor], found: Sequence[Tensor | None]) -> None:
+def refuse_converted(graph: _Graph, asked: Sequence[Tensor], found: Sequence[Tensor | None]) -> None:
     """Raise ``StaleGraphError`` for a leaf whose dtype or place was changed since: torch then finds nothing, in silence."""
     missing = [target for target, gradient in zip(asked, found, strict=True) if gradient is None and target.is_leaf]
     missing = [target for target in missing if any(target is leaf for leaf in graph.leaves)]
@@ -226,7 +234,7 @@ def _refuse_converted(graph: _Graph, asked: Sequence[Tensor], found: Sequence[Te
             )
 
 
-def _apart(gradient: Any | None, given: set[int], foreign: bool) -> Any | None:
+def apart(gradient: Any | None, given: set[int], foreign: bool) -> Any | None:
     """Return the gradient dense, and copied if its memory may be the user's: a cotangent, or what own operations or hooks return."""
     if gradient is None:
         return None
@@ -251,6 +259,13 @@ def watch(tensor: Any) -> Any:
         return tensor.detach().requires_grad_()
     with torch.enable_grad():  # a view made without recording would silently never get a gradient
         return tensor.view_as(tensor)
+
+
+def native() -> Any:
+    """Return the engine for a collector that the pure one cannot serve."""
+    from unigrad_torch.native import Native  # which imports this module
+
+    return Native()
 
 
 def native_gradient(parameter: Any) -> Any | None:

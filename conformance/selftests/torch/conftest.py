@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from torch import distributed
 
 
 @pytest.fixture(params=["marks", "mode"])
@@ -22,3 +23,11 @@ def watching(request):
             tape.close_region(region)
 
     return watch
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A process group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()

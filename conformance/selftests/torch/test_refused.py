@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.utils import checkpoint as native
 
 import unigrad
@@ -14,40 +14,6 @@ X = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
 def enter(model):
     with unigrad.GradientCollector(model, on_unused="ignore"):
         pass
-
-
-@pytest.fixture
-def group(tmp_path):
-    """A process group of this process alone."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("inside", [False, True], ids=["itself", "as-a-part"])
-def test_distributed_data_parallel(inside):
-    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
-    with pytest.raises(UnsupportedError, match="DistributedDataParallel"):
-        enter(nn.Sequential(model) if inside else model)
-
-
-@pytest.mark.usefixtures("group")
-def test_fully_sharded():
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    model = nn.Linear(2, 2)
-    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(UnsupportedError, match="fully_shard"):
-        enter(model)
-
-
-def test_a_hook_after_accumulation():
-    model = nn.Linear(2, 1)
-    model.weight.register_post_accumulate_grad_hook(lambda parameter: None)
-    with pytest.raises(UnsupportedError, match=r"'weight'.*hook that runs after gradients are accumulated"):
-        enter(model)
 
 
 def test_a_reentrant_checkpoint_in_the_graph():

@@ -1,0 +1,160 @@
+"""DistributedDataParallel: which wrapper averages a parameter's gradient, what of it cannot be served, whether it has averaged.
+
+A wrapper hangs its work on the parameters where Python cannot see it, so a model inside one looks like any other. All wrappers
+are therefore kept in view from their making, weakly.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+from torch import distributed
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from unigrad.errors import UnreducedError, UnsupportedError
+
+_wrappers: WeakSet[Any] = WeakSet()
+_generation = [0]
+
+
+def note(module: Any) -> None:
+    """Keep a wrapper in view; nothing for any other module."""
+    if isinstance(module, DistributedDataParallel) and module not in _wrappers:
+        _wrappers.add(module)
+        _generation[0] += 1
+
+
+def _on_registration(module: Any, name: str, child: Any) -> None:
+    note(module)
+
+
+register_module_module_registration_hook(_on_registration)
+
+
+def search() -> None:
+    """Find wrappers that were copied, loaded, or made before this module was imported."""
+    if distributed.is_available() and distributed.is_initialized():
+        for obj in gc.get_objects():
+            if issubclass(type(obj), DistributedDataParallel):
+                note(obj)
+
+
+def generation() -> int:
+    """Return a number that grows with each wrapper found."""
+    return _generation[0]
+
+
+def wrappers_of(parameters: Iterable[Any]) -> list[Any]:
+    """Return the living wrappers that average the gradient of one of the parameters."""
+    if not _wrappers:
+        return []
+    wanted = set(map(id, parameters))
+    return [
+        wrapper
+        for wrapper in list(_wrappers)
+        if hasattr(wrapper, "reducer") and any(id(parameter) in wanted for parameter in wrapper._module_parameters)
+    ]
+
+
+def check(wrapper: Any) -> None:
+    """Raise ``UnsupportedError`` for a wrapper whose gradients could not be taken, or would not be averaged."""
+    if wrapper._use_python_reducer:
+        _refuse("with the reducer of the compiler", "whose averaging cannot be told from the outside")
+    if wrapper.mixed_precision is not None:
+        _refuse("with mixed_precision=", "which exchanges the parameters by others; use autocast")
+    if wrapper._delay_all_reduce_params:
+        _refuse("with delayed parameters", "which it averages in memory of its own")
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in wrapper._module_parameters):
+        _refuse("with optimizers in backward", "which take the averaged gradients before anyone else sees them")
+    known = {id(parameter) for parameter in wrapper._module_parameters}
+    ignored = wrapper.parameters_to_ignore
+    for name, parameter in wrapper.module.named_parameters():
+        if name not in ignored and id(parameter) not in known:
+            _refuse(f"whose parameter {name!r} is not the one it was made with", "so that it would not be averaged")
+
+
+def _refuse(what: str, why: str) -> NoReturn:
+    raise UnsupportedError(
+        f"the model is in a DistributedDataParallel {what}, {why}; wrap the model anew, without that"
+    )
+
+
+class Reduction:
+    """What one wrapper does in one backward."""
+
+    __slots__ = ("_before", "_delayed", "synchronizes", "wrapper")
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper = wrapper
+        self.synchronizes = bool(wrapper.require_backward_grad_sync)
+        # times at which the gradients became ready: they move if, and only if, the wrapper takes part in a backward
+        self._before = wrapper.reducer.get_backward_stats()
+        self._delayed = wrapper.static_graph and not wrapper._static_graph_delay_allreduce_enqueued
+
+    def parameters(self) -> Sequence[Any]:
+        """Return the parameters whose gradients the wrapper averages."""
+        return [parameter for parameter in self.wrapper._module_parameters if parameter.requires_grad]
+
+    def require_all(self, reached: set[int] | None) -> None:
+        """Raise, before anything runs, for parameters that the wrapper does not know, or without which it does not finish.
+
+        ``reached`` is None where that cannot be told from the graph.
+        """
+        wrapper = self.wrapper
+        if len(self._before) < len(self.parameters()):
+            _refuse("some of whose parameters were frozen when it was made", "so that these would not be averaged")
+        if reached is None:
+            return
+        if not self.synchronizes or wrapper.find_unused_parameters or wrapper.static_graph:
+            return
+        ignored = wrapper.parameters_to_ignore
+        missing = [
+            name
+            for name, parameter in wrapper.module.named_parameters()
+            if parameter.requires_grad and id(parameter) not in reached and name not in ignored
+        ]
+        if missing:
+            raise UnreducedError(
+                f"the loss does not depend on {', '.join(missing)}, so DistributedDataParallel would wait for them and leave others "
+                "unaveraged; make it with find_unused_parameters=True, or freeze them before"
+            )
+
+    def done(self) -> bool:
+        """Whether the gradients were averaged; ``UnreducedError`` if they should have been and were not."""
+        wrapper = self.wrapper
+        first = self._delayed and wrapper._static_graph_delay_allreduce_enqueued
+        if first or wrapper.reducer.get_backward_stats() != self._before:
+            try:
+                wrapper.reducer._check_reducer_finalized()
+            except RuntimeError as error:
+                raise UnreducedError(
+                    "DistributedDataParallel did not average all gradients, as some parameters got none; make it with "
+                    "find_unused_parameters=True"
+                ) from error
+            return True
+        if self.synchronizes:
+            raise UnreducedError(
+                "DistributedDataParallel did not average these gradients: it does so once for each forward, in the first "
+                "backward after it, and not for a forward under no_sync(). Add the losses up and give them to one backward, or run "
+                "the forward again"
+            )
+        return False
+
+    def abandon(self) -> None:
+        """Make the wrapper ready for the next forward after a backward that broke off."""
+        self.wrapper.reducer._reset_state()
+
+
+def works() -> str | None:
+    """Name of what this version of torch lacks of the private parts used here, None if nothing."""
+    reducer = getattr(distributed, "Reducer", None)
+    missing = [
+        name
+        for name in ("get_backward_stats", "_check_reducer_finalized", "_reset_state")
+        if reducer is None or not hasattr(reducer, name)
+    ]
+    return f"Reducer.{missing[0]}" if missing else None

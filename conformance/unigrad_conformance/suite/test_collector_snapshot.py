@@ -17,7 +17,12 @@ def collector_of(block, accumulate="add"):
 
 
 def overwrite(backend, tensor, value=-99.0):
-    backend.block.assign(tensor, np.full(backend.block.shape(tensor), value, backend.block.dtype(tensor)))
+    """Write into a tensor; return False where the framework lets nobody do so, and a shared memory can't be noticed."""
+    try:
+        backend.block.assign(tensor, np.full(backend.block.shape(tensor), value, backend.block.dtype(tensor)))
+    except unigrad.UnsupportedError:
+        return False
+    return True
 
 
 def sum_of_both(samples, own):
@@ -40,8 +45,8 @@ def test_two_gradients_never_share_memory(samples, backend, loss, wanted, mode):
     with collector_of(own, mode) as collector:
         collector.backward(loss(samples, own))
     found = collector.gradients
-    overwrite(backend, found["a"])
-    np.testing.assert_array_equal(to_numpy(found["a"]), [-99, -99])
+    written = overwrite(backend, found["a"])
+    np.testing.assert_array_equal(to_numpy(found["a"]), [-99, -99] if written else wanted)
     np.testing.assert_array_equal(to_numpy(found["b"]), wanted)
 
 
@@ -102,10 +107,10 @@ def test_a_cotangent_written_later_does_not_change_the_gradient(samples, backend
     vector = samples.tensor(f32([5, 7]))
     with collector_of(own, mode) as collector:
         collector.backward(own["a"] + 1.0, cotangent=vector)
-        overwrite(backend, vector)
+        written = overwrite(backend, vector)
         collects(collector.gradients, a=[5, 7])
         overwrite(backend, collector.gradients["a"], 3.0)
-    np.testing.assert_array_equal(to_numpy(vector), [-99, -99])
+    np.testing.assert_array_equal(to_numpy(vector), [-99, -99] if written else [5, 7])
 
 
 def test_an_input_written_later_does_not_change_the_gradient(samples, backend):

@@ -96,16 +96,17 @@ class Fake:
         output, errors = process.communicate(timeout=180)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
-        driver = self.write("driver.py", DRIVER.format(installed=self.installed))
+    def start(self, *arguments: str, driver="", stdout=subprocess.PIPE, stderr=subprocess.PIPE, **environment: str):
+        """Start the command; ``driver`` is a line that its process runs first."""
+        driver = self.write("driver.py", f"{driver}\n{DRIVER.format(installed=self.installed)}")
         paths = [str(self.site), *filter(None, sys.path)]
         inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
         return subprocess.Popen(
             [sys.executable, "-P", str(driver), *arguments],
             cwd=self.cwd,
             env=inherited,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             text=True,
         )
 

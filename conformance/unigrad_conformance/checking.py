@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import threading
@@ -21,6 +20,7 @@ from unigrad.plugins import backend_names, explain
 from unigrad_conformance import runner
 from unigrad_conformance.clauses import CLAUSES, clauses_named
 from unigrad_conformance.compare import agreements
+from unigrad_conformance.outputs import printable
 from unigrad_conformance.progress import Display
 from unigrad_conformance.report import exit_code, report_text
 from unigrad_conformance.results import FORMAT, Session, finish, session_to_json
@@ -126,7 +126,7 @@ def check_all(
     sessions = sorted([*sessions, *absent], key=lambda session: session.backend)
     interrupted = any(session.status == "interrupted" for session in sessions)
     code = _INTERRUPTED if interrupted else exit_code(sessions)
-    text = _printable("\n\n".join([report_text(sessions), *notes, _closing(sessions, code, pattern)]))
+    text = printable("\n\n".join([report_text(sessions), *notes, _closing(sessions, code, pattern)]))
     return Outcome(code, text, tuple(sessions), tuple(unwritten))
 
 
@@ -209,8 +209,3 @@ def _plain(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_plain(item) for item in data]
     return data if not isinstance(data, float) or math.isfinite(data) else repr(data)
-
-
-def _printable(text: str) -> str:
-    r"""Return the text with control characters, which could move a terminal's cursor, written out as ``\x1b``."""
-    return re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -22,7 +22,7 @@ import unigrad
 from unigrad.errors import UnigradError
 from unigrad.plugins import Row, backend_names, explain
 from unigrad_conformance import quiet
-from unigrad_conformance.outputs import Output, OutputError
+from unigrad_conformance.outputs import Output, OutputError, printable
 
 if TYPE_CHECKING:
     from unigrad_conformance.results import Session
@@ -188,7 +188,6 @@ def _check(arguments: argparse.Namespace) -> int:
         paths = (arguments.json, arguments.junit, arguments.html)
         as_json, as_junit, as_html = (stack.enter_context(Output(path)) for path in paths)
         outcome = check_all(arguments.targets, folder, pattern=arguments.pattern, jobs=arguments.jobs, limits=limits)
-        print(outcome.text)
         unwritten = list(outcome.unwritten)
         files: list[tuple[Output, Callable[[], str]]] = [
             (as_json, outcome.json),
@@ -202,6 +201,7 @@ def _check(arguments: argparse.Namespace) -> int:
                 unwritten.append(str(error))
         for message in unwritten:
             print(f"unigrad: {message}", file=sys.stderr)
+        print(outcome.text)
         return outcome.code or (_USAGE if unwritten else 0)
 
 
@@ -236,7 +236,8 @@ def _report(arguments: argparse.Namespace) -> int:
     _require(*(["jinja2"] if arguments.html else []))
     sessions = load(arguments.folder)
     with Output(arguments.html) as output:
-        print(matrix(sessions, counts=False).markdown() if arguments.markdown else report_text(sessions))
+        text = matrix(sessions, counts=False).markdown() if arguments.markdown else report_text(sessions)
+        print(printable(text))
         output.write(_page(sessions) if arguments.html else "")
     return 0
 

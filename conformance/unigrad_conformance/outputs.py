@@ -1,14 +1,15 @@
-"""Files that a command is asked to write: known to be writable before the work, there whole or not at all after it."""
+"""What a command puts out: files, writable before the work and whole after it, and text that cannot harm a terminal."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
 from unigrad.errors import UnigradError
 
-__all__ = ["Output", "OutputError", "write_whole"]
+__all__ = ["Output", "OutputError", "printable", "write_whole"]
 
 
 class OutputError(UnigradError, OSError):
@@ -83,3 +84,8 @@ def write_whole(path: Path, content: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def printable(text: str) -> str:
+    r"""Return the text with control characters, which could move a terminal's cursor, written out as ``\x1b``."""
+    return re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", lambda match: f"\\x{ord(match[0]):02x}", text)

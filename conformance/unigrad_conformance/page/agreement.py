@@ -17,6 +17,8 @@ __all__ = ["Compared", "Observed", "compared_of"]
 
 _LARGEST = 8  # observations within their bounds that are listed
 _MOST_FAULTS = 200
+_MOST_ELEMENTS = 6  # of an array that is shown whole
+_MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ class Compared:
         Observations that are no choices: all of them, the equal ones, the ones within their bounds, the ones beyond.
     worst
         Largest share of a bound, as text.
-    bars
-        The distribution of what is not equal.
+    bars, unsized
+        The distribution of what is not equal, and whether some of it has no size.
     faults, largest
-        Those beyond, and the largest within.
+        Those beyond, the furthest first, and the largest within.
     choices
         Number of observations where no derivative exists.
     chosen
@@ -63,6 +65,7 @@ class Compared:
     beyond: int
     worst: str
     bars: list[Bar]
+    unsized: bool
     faults: list[Observed]
     largest: list[Observed]
     choices: int
@@ -85,6 +88,7 @@ def _compared(index: int, found: Sequence[Measured]) -> Compared:
     smooth = [one for one in found if not one.choice]
     choices = [one for one in found if one.choice]
     faults = [one for one in smooth if one.comparison.label]
+    faults.sort(key=lambda one: (_sized(one), -one.comparison.ratio))
     near = [one for one in smooth if not one.comparison.label and one.comparison.ratio]
     near.sort(key=lambda one: -one.comparison.ratio)
     return Compared(
@@ -95,6 +99,7 @@ def _compared(index: int, found: Sequence[Measured]) -> Compared:
         beyond=len(faults),
         worst=f"{near[0].comparison.ratio:.2g}" if near else "0",
         bars=bars(smooth),
+        unsized=any(not _sized(one) for one in faults),
         faults=[_observed(one) for one in faults[:_MOST_FAULTS]],
         largest=[_observed(one) for one in near[:_LARGEST]],
         choices=len(choices),
@@ -102,29 +107,36 @@ def _compared(index: int, found: Sequence[Measured]) -> Compared:
     )
 
 
+def _sized(one: Measured) -> bool:
+    return one.comparison.label in ("", "value")
+
+
 def _observed(one: Measured) -> Observed:
     found = one.comparison
-    sized = found.label in ("", "value")
-    what = " ".join(filter(None, (found.label or "within", f"at {found.where}" if found.where[:1] == "[" else "")))
-    if found.where and found.where[:1] != "[":
-        what = f"{what}: {found.where}"
+    sized = _sized(one)
+    where = f"at {found.where}" if found.where[:1] == "[" else found.where
     return Observed(
         one.test,
         one.name,
         f"{found.ratio:.3g}" if sized else "",
         f"{found.size:.3g}" if sized else "",
         f"{found.bound:.3g}" if sized else "",
-        shorten(what, 400),
+        shorten(" ".join(filter(None, ("" if sized else found.label, where))), _MOST_CHARACTERS),
         one.known.reason,
-        _value(one.left),
-        _value(one.right),
+        _value(one.left, found.where),
+        _value(one.right, found.where),
     )
 
 
-def _value(observation: Observation | None) -> str:
+def _value(observation: Observation | None, where: str) -> str:
+    """Return a short value whole, of a long one the element that differs."""
     if observation is None:
         return "none"
-    if observation.array is None:
-        return shorten(repr(observation.exact), 400)
-    text = np.array2string(observation.array, precision=9, threshold=8, edgeitems=2, separator=", ")
-    return shorten(" ".join(text.split()), 400)
+    array = observation.array
+    if array is None:
+        return shorten(repr(observation.exact), _MOST_CHARACTERS)
+    if array.size > _MOST_ELEMENTS and where[:1] == "[":
+        index = tuple(int(place) for place in where.strip("[]").split(","))
+        return f"{array[index]:.9g}" if array.dtype.kind == "f" else str(array[index])
+    text = np.array2string(array, precision=9, threshold=_MOST_ELEMENTS, edgeitems=1, separator=", ")
+    return shorten(" ".join(text.split()), _MOST_CHARACTERS)

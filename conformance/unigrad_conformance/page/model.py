@@ -108,10 +108,10 @@ def page_of(sessions: Sequence[Session]) -> Page:
     rows = _rows(sessions, columns, anchors)
     found = [did.cell.state for row in rows for did in row.cells]
     states = ("failed", "no sample", "known failure", "refused", "kept", "not yet")
-    code = exit_code(sessions)
+    verdict, state = _verdict(sessions)
     return Page(
-        verdict={0: "Kept", 1: "Failed"}.get(code, "Not checked"),
-        state={0: "kept", 1: "failed"}.get(code, "not yet"),
+        verdict=verdict,
+        state=state,
         command=_command(sessions),
         tests=sum(len(session.results) for session in sessions),
         counts={outcome: sum(session.count(outcome) for session in sessions) for outcome in OUTCOMES},
@@ -125,6 +125,12 @@ def page_of(sessions: Sequence[Session]) -> Page:
         environment=_environment(sessions),
         version=next((session.unigrad_version for session in sessions if session.unigrad_version), ""),
     )
+
+
+def _verdict(sessions: Sequence[Session]) -> tuple[str, str]:
+    if any(session.status == "interrupted" for session in sessions):
+        return "Interrupted", "failed"
+    return {0: ("Kept", "kept"), 1: ("Failed", "failed")}.get(exit_code(sessions), ("Not checked", "not yet"))
 
 
 def _column(index: int, key: str, session: Session, failures: list[Failure]) -> Column:

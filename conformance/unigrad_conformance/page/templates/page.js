@@ -198,5 +198,6 @@
 
   read();
   apply();
-  go();
+  // After the page is loaded the browser goes to the place by itself, and this goes on from there.
+  addEventListener("load", () => setTimeout(go));
 })();

@@ -209,6 +209,10 @@ class Region(Protocol):
     def parameters(self) -> Sequence[Any]:
         """Trainable parameters of the blocks of the region."""
 
+    @property
+    def places(self) -> Sequence[Entry]:
+        """Every place in a native model that holds a parameter of these blocks, also a frozen one."""
+
     def replay(self) -> AbstractContextManager[None]:
         """Surround a recompute: random state, buffers, modes and versions as they were at the forward.
 

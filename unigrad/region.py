@@ -60,6 +60,7 @@ class CheckpointRegion:
         self._backend = backend
         self._verify = verify
         self.parameters: list[Any] = []
+        self.places: list[Entry] = []
         self._marks: list[tuple[Any, bool]] = []
         self._versions: list[tuple[str, Any, Any]] = []
         self._entries: list[Entry] = []
@@ -81,6 +82,12 @@ class CheckpointRegion:
         marks = [(tensor, primitive.trainable(tensor)) for _, tensor in named]
         self._marks += marks
         self.parameters += [tensor for tensor, trainable in marks if trainable]
+        self.places += [
+            entry
+            for block in blocks
+            for entry in block.structure().parameters
+            if entry.owner is not None and entry.tensor is not None
+        ]
         self._versions += [(name, tensor, primitive.version(tensor)) for name, tensor in named]
         entries = places(blocks)
         self._entries += entries

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,12 +28,33 @@ def run(program, backend, *arguments):
         ("sequential_microbatch.py", "all gradients agree"),
         ("frozen_residual.py", "all gradients agree, the statistics did not move"),
         ("image_attack.py", "after "),
+        ("resume_training.py", "the same bits as without a stop"),
     ],
 )
 def test_program_runs(program, last, backend):
     done = run(program, backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(last)
+
+
+@pytest.mark.parametrize(
+    ("program", "first"),
+    [
+        ("native_grad_scaler.py", "skipped 7 steps that overflowed"),
+        ("native_clip.py", "clipped "),
+        ("native_schedule.py", "groups 1, parameters 6"),
+        ("native_autocast.py", "gradients are torch.float32"),
+    ],
+)
+def test_native_program_of_torch_runs_and_learns(program, first):
+    """They are compared with plain loops in torch/test_native_programs.py."""
+    command = [sys.executable, str(EXAMPLES / program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(first)
+    assert all(float(number) > 0.85 for number in re.findall(r"accuracy.*? ([0-9.]+)", done.stdout))
+    assert "accuracy" in done.stdout
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -93,7 +115,8 @@ def test_mistakes_are_told_without_a_traceback(arguments):
 
 
 @pytest.mark.parametrize(
-    "program", ["three_backwards.py", "sequential_microbatch.py", "frozen_residual.py", "image_attack.py"]
+    "program",
+    ["three_backwards.py", "sequential_microbatch.py", "frozen_residual.py", "image_attack.py", "resume_training.py"],
 )
 def test_an_unknown_backend_is_told_without_a_traceback(program):
     done = run(program, "no-such-backend")

@@ -1,0 +1,42 @@
+"""What is to be dropped at the end of a backward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+__all__ = ["backward_pass", "clear_at_end"]
+
+
+class Clearable(Protocol):
+    """Something that keeps values for one backward."""
+
+    def clear(self) -> None:
+        """Drop them."""
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.passes: list[list[Any]] = []
+
+
+_local = _Local()
+
+
+@contextmanager
+def backward_pass() -> Iterator[None]:
+    """Surround a backward; afterwards what was kept for it is dropped."""
+    _local.passes.append([])
+    try:
+        yield
+    finally:
+        for kept in _local.passes.pop():
+            kept.clear()
+
+
+def clear_at_end(kept: Clearable) -> None:
+    """Have values dropped when the innermost backward of this thread ends; one of MindSpore's own is not known."""
+    if _local.passes:
+        _local.passes[-1].append(kept)

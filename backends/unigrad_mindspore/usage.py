@@ -1,0 +1,121 @@
+"""A thread's region: recording is on, and leaves that recorded operations use are noted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import mindspore
+
+from unigrad.errors import RecordingLostError, UnsupportedError
+from unigrad_mindspore import dispatch, in_place
+from unigrad_mindspore.kernels import settle
+from unigrad_mindspore.pynative import grad_flag, node_id, recording_allowed, set_flags
+
+__all__ = ["Region", "current", "leaf_of", "refuse_graph_mode", "remember", "require_recording"]
+
+_known: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Number of a leaf's node -> the leaf."""
+
+
+def remember(leaf: Any) -> int | None:
+    """Have the leaf found by its node as long as it lives; return the number of the node."""
+    number = node_id(leaf)
+    if number is not None:
+        _known[number] = leaf
+    return number
+
+
+class _Local(threading.local):
+    region: Region | None = None
+
+
+_local = _Local()
+
+
+def current() -> Region | None:
+    """Return the region of this thread."""
+    return _local.region
+
+
+class Region:
+    """Records in this thread until it is closed."""
+
+    def __init__(self) -> None:
+        refuse_graph_mode("a collector")
+        settle()  # what fails later then belongs to the collector
+        self._before = grad_flag(), recording_allowed()
+        self._waiting: dict[int, Any] = {}
+        self._told: list[Any] = []
+        self._strangers: dict[int, Any] = {}
+        self.lost = False
+        set_flags(True, True)
+        dispatch.enter()
+        in_place.refuse()
+        _local.region = self
+
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Take note of the next use of each of these leaves; layers without parameters there are none."""
+        for leaf in leaves:
+            number = remember(leaf)
+            if number is not None:
+                self._waiting[number] = leaf
+        dispatch.observe(self._note if self._waiting else None)
+
+    def _note(self, node: Any) -> None:
+        leaf = self._waiting.pop(node._unique_id(), None)
+        if leaf is not None:
+            self._told.append(leaf)
+            if not self._waiting:
+                dispatch.observe(None)
+
+    def used(self) -> list[Any]:
+        """Return the leaves used since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def stranger(self, number: int, node: Any) -> Any:
+        """Return what stands for a leaf that nobody has told of: its node, the same object each time."""
+        return self._strangers.setdefault(number, node)
+
+    def close(self) -> None:
+        """Stop."""
+        _local.region = None
+        dispatch.observe(None)
+        in_place.allow()
+        dispatch.leave()
+        set_flags(*self._before)
+
+
+def leaf_of(node: Any) -> Any:
+    """Return the leaf of a node, or what stands for it."""
+    number = node._unique_id()
+    leaf = _known.get(number)
+    if leaf is not None:
+        return leaf
+    region = _local.region
+    return node if region is None else region.stranger(number, node)
+
+
+def refuse_graph_mode(what: str) -> None:
+    """Raise ``UnsupportedError`` where Cells run compiled, so that nothing is recorded."""
+    if mindspore.get_context("mode") != mindspore.PYNATIVE_MODE:
+        raise UnsupportedError(
+            f"{what} works in PYNATIVE_MODE only: in GRAPH_MODE a Cell runs compiled, and nothing of it is recorded. Call "
+            "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) first"
+        )
+
+
+def require_recording() -> None:
+    """Raise ``RecordingLostError`` if something has switched recording off since the region was opened."""
+    region = _local.region
+    if region is None or (not region.lost and grad_flag()):
+        return
+    region.lost = True
+    raise RecordingLostError(
+        "recording was switched off while a collector was open, so that gradients would be missing: a native gradient call "
+        "(mindspore.grad, value_and_grad, vjp, or a Cell after set_grad()) does so. Make it before opening the collector or after leaving, "
+        "and open the collector anew"
+    )

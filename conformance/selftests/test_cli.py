@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from unigrad_conformance import cli
 from unigrad_conformance.clauses import clauses_named
 from unigrad_conformance.report import exit_code, matrix, report_text
 from unigrad_conformance.results import Result, Session
@@ -82,6 +83,10 @@ def test_a_failure_exits_1_with_a_command_that_repeats_it(ready):
         pytest.param(["fake", "--json", "."], "cannot write the file .: it is a folder", id="json-folder"),
         pytest.param(["fake", "-j", "0"], "0 is not a positive number", id="jobs"),
         pytest.param(["fake", "--timeout", "x"], "invalid _positive value", id="timeout"),
+        pytest.param(["fake", "--test-timeout", "0"], "0 is not a positive number", id="no-time"),
+        pytest.param(["fake", "--memory", "4 apples"], "4 apples is not a size such as 512M or 4G", id="memory"),
+        pytest.param(["fake", "--memory", "0"], "0 is not a size", id="no-memory"),
+        pytest.param(["fake", "-j", "0"], "0 is not a positive number", id="no-jobs"),
         pytest.param(["fake", "--mutants"], "takes no names", id="mutants"),
     ],
 )
@@ -120,7 +125,7 @@ def test_a_check_that_ran_no_test_exits_2(ready, pattern):
     [
         ("a1", "A1 is checked by selftests"),
         ("Y2", "Y2 is checked by unigrad bench"),
-        ("X2, D2", "X2 is checked by a check of several backends; D2 is not checked yet"),
+        ("X2, Y2", "X2 is checked by a check of several backends; Y2 is checked by unigrad bench"),
     ],
 )
 def test_a_clause_that_is_checked_elsewhere_says_where(ready, pattern, place):
@@ -185,6 +190,14 @@ def test_a1_backends_and_report_need_the_base_only(ready):
     assert reported.returncode == 0
     assert "G1" in reported.stdout
     mistake(blocked("check", "fake"), "this needs pytest and rich", "pip install 'unigrad[check]'")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("2K", 2048), ("1.5m", 3 * 2**19), ("4G", 2**32), ("4GB", 2**32), ("1GiB", 2**30), ("1T", 2**40)],
+)
+def test_sizes_of_memory(text, size):
+    assert cli._bytes(text) == size
 
 
 def result(outcome, **options):

@@ -268,7 +268,9 @@ def _command_lines():
         pytest.param("import os; os.abort()", "died", "process died (signal 6, SIGABRT)", id="crash"),
         pytest.param("import os; os._exit(0)", "died", "process died (exit code 0)", id="silent-exit"),
         pytest.param("raise SystemExit(0)", "unavailable", "backend 'fake' is broken", id="exit"),
-        pytest.param("import time; time.sleep(300)", "timeout", "killed after the limit of 12 s (--timeout)", id="hang"),
+        pytest.param(
+            "import time; time.sleep(300)", "timeout", "killed after the limit of 12 s (--timeout)", id="hang"
+        ),
         pytest.param("raise KeyboardInterrupt", "died", "process died (exit code 2: pytest was", id="interrupt"),
     ],
 )
@@ -310,3 +312,24 @@ def test_the_limit_of_a_backend_holds_for_all_its_processes(fake):
     assert session.results[0].ending == "SIGABRT"
     assert session.results[-1].reason == "not run: killed after the limit of 8 s (--timeout)"
     assert not session.results[-1].ran
+
+
+@pytest.mark.parametrize("deed", ["import os; os.abort()", "import os; os._exit(0)", "raise KeyboardInterrupt"])
+def test_a3_a_declaration_that_ends_the_process_is_a_row(fake, deed):
+    fake.backend("deadly")
+    fake.backend()
+    fake.write("site/deadly_backend/__init__.py", deed)
+    fake.suite("def test_a(): pass\n")
+    process = fake.check()
+    assert process.returncode == 1
+    assert "backend 'deadly' is broken: a process that reads its declaration ends with" in process.stdout
+    assert {session.backend: session.status for session in load(fake.results)} == {
+        "deadly": "unavailable",
+        "fake": "complete",
+    }
+    listed = fake.run(
+        "backends", driver="from unigrad_conformance import cli; cli.backend_names = lambda: ['deadly', 'fake']"
+    )
+    assert listed.returncode == 0
+    assert re.search(r"^deadly +broken", listed.stdout, re.MULTILINE)
+    assert re.search(r"^fake +ready", listed.stdout, re.MULTILINE)

@@ -16,11 +16,12 @@ from types import FrameType
 from typing import Any
 
 from unigrad.errors import ArgumentError, BackendNotFoundError, BackendUnavailableError
-from unigrad.plugins import backend_names, explain
+from unigrad.plugins import backend_names
 from unigrad_conformance import runner
 from unigrad_conformance.clauses import CLAUSES, clauses_named
 from unigrad_conformance.compare import agreements
 from unigrad_conformance.outputs import printable
+from unigrad_conformance.probing import explained
 from unigrad_conformance.progress import Display
 from unigrad_conformance.report import exit_code, report_text
 from unigrad_conformance.results import FORMAT, Session, finish, session_to_json
@@ -157,8 +158,9 @@ def _choose(names: Sequence[str]) -> tuple[list[runner.Target], list[Session], l
     targets: list[runner.Target] = []
     absent: list[Session] = []
     notes: list[str] = []
-    for text in names or backend_names():
-        target = runner.Target.parse(text)
+    parsed = [(text, runner.Target.parse(text)) for text in names or backend_names()]
+    rows = {row.name: row for row in explained(list({target.name for text, target in parsed if "=" not in text}))}
+    for text, target in parsed:
         if target.name in [known.name for known in targets] + [session.backend for session in absent]:
             raise ArgumentError(f"backend {target.name!r} is named twice")
         if "=" in text:
@@ -166,7 +168,7 @@ def _choose(names: Sequence[str]) -> tuple[list[runner.Target], list[Session], l
                 raise ArgumentError(f"{text}: there is no interpreter {target.python!r}")
             targets.append(target)
             continue
-        row = explain(target.name)
+        row = rows[target.name]
         message = row.error or ""
         if row.status == "unknown":
             raise BackendNotFoundError(message)

@@ -23,6 +23,7 @@ from unigrad.errors import UnigradError
 from unigrad.plugins import Row, backend_names, explain
 from unigrad_conformance import quiet
 from unigrad_conformance.outputs import Output, OutputError, printable
+from unigrad_conformance.probing import explained
 
 if TYPE_CHECKING:
     from unigrad_conformance.results import Session
@@ -150,7 +151,7 @@ def _require(*packages: str) -> None:
 
 
 def _backends(arguments: argparse.Namespace) -> int:
-    rows = [explain(name) for name in backend_names()]
+    rows = explained(backend_names())
     if not rows:
         print("no backends installed")
     for row in rows:

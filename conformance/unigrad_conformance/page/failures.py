@@ -36,6 +36,8 @@ class Failure:
         What repeats it.
     tests
         Ids of the tests that did not run.
+    ending
+        What ended the process in the test, such as ``"SIGSEGV"``; empty if it went on.
     """
 
     anchor: str
@@ -46,6 +48,7 @@ class Failure:
     details: str
     command: str
     tests: tuple[str, ...] = ()
+    ending: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def failures_of(session: Session, prefix: str) -> tuple[list[Failure], dict[str,
                 shorten(result.reason, _MOST_CHARACTERS),
                 details,
                 command(session, result),
+                ending=result.ending,
             )
         )
     return found, anchors

@@ -143,7 +143,7 @@
     if (!button) return;
     if (button.dataset.open || button.dataset.close) {
       const section = document.getElementById(button.dataset.open || button.dataset.close);
-      for (const one of all("details[data-clause], details.cell", section)) one.open = Boolean(button.dataset.open) && !one.hidden;
+      for (const one of all("details[data-clause], details.cell", section)) one.open = Boolean(button.dataset.open) && !one.closest("[hidden]");
     }
     if (button.classList.contains("copy")) {
       const code = button.previousElementSibling;
@@ -159,7 +159,7 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "/" && !event.target.matches("input, textarea")) {
+    if (event.key === "/" && event.target !== search) {
       event.preventDefault();
       search.focus();
       search.select();

@@ -1,0 +1,187 @@
+"""Tensors to and from NumPy, and arithmetic on gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from unigrad.errors import UnsupportedError
+from unigrad_tensorflow.private import identity, raw, read, stop_recording
+
+__all__ = [
+    "add",
+    "assign",
+    "cast",
+    "clip_factor",
+    "clone",
+    "concat",
+    "dtype",
+    "equal",
+    "from_numpy",
+    "is_floating",
+    "is_variable",
+    "narrow",
+    "scale",
+    "shape",
+    "snapshot",
+    "to_numpy",
+    "value",
+    "version",
+    "zeros",
+]
+
+
+def is_variable(obj: object) -> bool:
+    """Whether ``obj`` is a variable, of Keras or of TensorFlow."""
+    return isinstance(obj, keras.Variable | tf.Variable)
+
+
+def value(tensor: Any) -> Any:
+    """Return the values as a tensor; reading a variable this way is no use of it."""
+    return read(tensor) if is_variable(tensor) else tensor
+
+
+def assign(tensor: Any, array: Any) -> None:
+    """Write values into a variable; ``UnsupportedError`` for a tensor, which TensorFlow lets nobody write."""
+    if not is_variable(tensor):
+        raise UnsupportedError("TensorFlow's tensors can't be written, only its variables can")
+    raw(tensor).assign(array if tf.is_tensor(array) else from_numpy(array))
+
+
+class _Version:
+    """Where the values of a variable lie.
+
+    The tensor is held, so that the memory is not used again: a later write goes elsewhere.
+    """
+
+    __slots__ = ("place", "tensor")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.place = _place(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Version):
+            return NotImplemented
+        # After a sparse write TensorFlow copies at each reading, so that another place says nothing.
+        return self.place == other.place or equal(self.tensor, other.tensor)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _place(tensor: Any) -> int:
+    return int(np.asarray(tensor).__array_interface__["data"][0])
+
+
+def version(tensor: Any) -> Hashable:
+    """Return something that differs once a variable has other values; None for what is being traced."""
+    if not tf.executing_eagerly():
+        return None
+    if not is_variable(tensor):
+        return id(tensor)
+    return _Version(read(tensor))  # type: ignore[return-value]  # compared, never hashed
+
+
+def to_numpy(tensor: Any) -> Any:
+    """Return a C-contiguous copy of the values."""
+    found = value(tensor)
+    if isinstance(found, tf.IndexedSlices):
+        found = tf.convert_to_tensor(found)
+    if tf.is_symbolic_tensor(found):
+        raise UnsupportedError(
+            "a tensor of a tf.function that is being traced has no values yet; return it from the function"
+        )
+    return np.array(found.numpy(), order="C")
+
+
+def from_numpy(array: Any) -> Any:
+    """Return a tensor with a copy of the values."""
+    array = np.asarray(array)
+    if array.dtype.byteorder not in ("=", "|"):
+        array = array.astype(array.dtype.newbyteorder("="))
+    return tf.constant(array)
+
+
+def shape(tensor: Any) -> tuple[int, ...]:
+    """Return the shape; ``UnsupportedError`` where a traced function does not know it."""
+    found = tensor.shape
+    if isinstance(found, tf.TensorShape):
+        if not found.is_fully_defined():
+            raise UnsupportedError(
+                f"a tensor of the tf.function that is being traced has the shape {found}, part of which is known only when it runs; give "
+                "the function an input_signature with whole shapes"
+            )
+        return tuple(found.as_list())
+    return tuple(found)
+
+
+def dtype(tensor: Any) -> str:
+    """Return the name of the dtype."""
+    return str(tf.as_dtype(tensor.dtype).name)
+
+
+def is_floating(tensor: Any) -> bool:
+    """Whether the elements are real floating-point numbers."""
+    return bool(tf.as_dtype(tensor.dtype).is_floating)
+
+
+def clone(tensor: Any) -> Any:
+    """Return the values without a graph; nobody can write a tensor, so the memory may be the same."""
+    with stop_recording():
+        return identity(value(tensor))
+
+
+def snapshot(tensor: Any) -> Any:
+    """Return the values as another object; nobody can write a tensor, so the memory is the same."""
+    return clone(tensor)
+
+
+def zeros(tensor: Any) -> Any:
+    """Return zeros of the same shape and dtype."""
+    return tf.zeros(tensor.shape, tensor.dtype)
+
+
+def add(left: Any, right: Any) -> Any:
+    """Return the sum."""
+    return tf.add(tf.convert_to_tensor(left), tf.convert_to_tensor(right))
+
+
+def scale(tensor: Any, factor: Any) -> Any:
+    """Return the tensor times a number, in the tensor's dtype."""
+    return tf.multiply(tensor, tf.cast(factor, tensor.dtype))
+
+
+def cast(tensor: Any, dtype: str) -> Any:
+    """Return the tensor in another dtype."""
+    wanted = tf.as_dtype(dtype)
+    return tensor if tensor.dtype == wanted else tf.cast(tensor, wanted)
+
+
+def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
+    """Return ``min(1, maximum / norm)``, the norm taken in float64."""
+    if not tensors:
+        return 1.0
+    squares = [tf.reduce_sum(tf.square(tf.cast(tensor, tf.float64))) for tensor in tensors]
+    norm = tf.sqrt(tf.add_n(squares))
+    # A norm that is no number is neither small nor zero.
+    return tf.where((norm <= maximum), tf.ones_like(norm), tf.divide(tf.cast(maximum, tf.float64), norm))
+
+
+def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:
+    """Return a part along ``axis``."""
+    return tensor[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    """Join tensors along ``axis``."""
+    return tf.concat(list(tensors), axis)
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two tensors have the same shape, dtype and bits."""
+    a, b = np.asarray(value(left)), np.asarray(value(right))
+    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())

@@ -1,0 +1,153 @@
+"""Calls of layers: in a mode, watched, and with their losses collected."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+
+from unigrad_tensorflow.private import Layer, call_state
+from unigrad_tensorflow.structure import places
+
+__all__ = ["in_mode", "losses", "on_built", "watch_calls"]
+
+
+def in_mode(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None) -> Any:
+    """Call a model, and every layer of Keras in it, in a mode; None leaves it to the call that is running."""
+    if training is None or "training" in kwargs:
+        return model(*args, **kwargs)
+    if isinstance(model, Layer):
+        return model(*args, training=training, **kwargs)
+    with ambient(training):
+        return model(*args, **kwargs)
+
+
+@contextmanager
+def ambient(training: bool) -> Iterator[None]:
+    """Let layers that are called in no running call and without a mode run in this one."""
+    with _calls.telling(_nothing):
+        before = _modes.value
+        _modes.value = training
+        try:
+            yield
+        finally:
+            _modes.value = before
+
+
+class _Modes(threading.local):
+    value: bool | None = None
+
+
+_modes = _Modes()
+
+
+def _nothing(layer: Any) -> None:
+    """Listen to calls for the sake of their mode."""
+
+
+class _Patched:
+    """A method of ``keras.layers.Layer`` that is exchanged while somebody needs it."""
+
+    def __init__(self, name: str, wrapper: Callable[..., Any]) -> None:
+        self.name = name
+        self.wrapper = wrapper
+        self.plain = getattr(Layer, name)
+        self.users = 0
+        self.lock = threading.Lock()
+        self.local = threading.local()
+
+    @contextmanager
+    def telling(self, callback: Callable[..., Any]) -> Iterator[None]:
+        """Tell ``callback`` of calls in this thread."""
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                setattr(Layer, self.name, self.wrapper)
+        listeners: list[Callable[..., Any]] = self.local.__dict__.setdefault("listeners", [])
+        listeners.append(callback)
+        try:
+            yield
+        finally:
+            listeners.remove(callback)
+            with self.lock:
+                self.users -= 1
+                if not self.users:
+                    setattr(Layer, self.name, self.plain)
+
+    @property
+    def listeners(self) -> list[Callable[..., Any]]:
+        """The callbacks of this thread."""
+        return list(self.local.__dict__.get("listeners", ()))
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    for callback in _calls.listeners:
+        callback(self)
+    if _modes.value is not None and "training" not in kwargs and call_state()["current_call_ctx"] is None:
+        kwargs["training"] = _modes.value
+    return _calls.plain(self, *args, **kwargs)
+
+
+def _add_loss(self: Any, loss: Any) -> None:
+    listeners = _losses.listeners
+    if listeners:
+        listeners[-1](self, loss)
+    else:
+        _losses.plain(self, loss)
+
+
+def _clear_losses(self: Any) -> None:
+    if not _clearing.listeners:
+        _clearing.plain(self)
+
+
+_calls = _Patched("__call__", _call)
+_losses = _Patched("add_loss", _add_loss)
+_clearing = _Patched("_clear_losses", _clear_losses)
+
+
+def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> Any:
+    """Call ``callback(layer)`` before each layer of Keras that this thread calls; Keras has no hooks of its own."""
+    return _calls.telling(callback)
+
+
+@contextmanager
+def losses(again: bool) -> Iterator[list[tuple[Any, Any]]]:
+    """Collect what layers add as losses, in place of adding it; ``again`` keeps those of the call that is repeated."""
+    found: list[tuple[Any, Any]] = []
+
+    def take(layer: Any, loss: Any) -> None:
+        found.extend((layer, part) for part in keras.tree.flatten(loss))
+
+    with ExitStack() as stack:
+        if again:
+            stack.enter_context(_clearing.telling(_nothing))
+        stack.enter_context(_losses.telling(take))
+        yield found
+
+
+def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call ``callback`` each time a layer that waits has just created its variables; returns the undo."""
+    waiting = [module for _, module in places(model) if isinstance(module, Layer) and not module.built]
+    undo = []
+    for layer in waiting:
+        build = layer.build
+
+        @functools.wraps(build)
+        def built(*args: Any, layer: Any = layer, build: Any = build, **kwargs: Any) -> Any:
+            result = build(*args, **kwargs)
+            callback()
+            return result
+
+        object.__setattr__(layer, "build", built)
+        undo.append((layer, build))
+
+    def undo_all() -> None:
+        for layer, build in undo:
+            object.__setattr__(layer, "build", build)
+
+    return undo_all

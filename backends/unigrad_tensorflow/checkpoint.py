@@ -1,0 +1,328 @@
+"""Recompute by a gradient function of our own: a region is one operation of the tape, which runs the function again.
+
+The forward runs where no tape sees it. What it returned is then recorded as the result of one operation of the arguments, of the values
+of the variables that it used, and of what was watched inside. Several outputs each pass through a gate, an operation that tells whether
+a backward reached it: what only other outputs depend on stays without a gradient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from unigrad import tree
+from unigrad.captures import name_in
+from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError, UnsupportedError
+from unigrad.protocols import Region
+from unigrad_tensorflow import ordering
+from unigrad_tensorflow.arrays import is_variable, value
+from unigrad_tensorflow.calls import losses
+from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened
+from unigrad_tensorflow.private import (
+    call_state,
+    differentiated,
+    function_operations,
+    identity,
+    restored,
+    should_record,
+    stop_recording,
+)
+from unigrad_tensorflow.recompute import in_recompute, inside, recomputing
+
+__all__ = ["fingerprint", "run"]
+
+STATEFUL = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
+"""Random operations whose state lies in the operation itself and can't be put back."""
+
+_stateful_functions: dict[str, frozenset[str]] = {}
+
+
+def run(region: Region) -> Any:
+    """Run the region so that of its inner values nothing is kept until a backward."""
+    return _Call(region).forward()
+
+
+def fingerprint(tensor: Any) -> Hashable:
+    """Return a hash of the bits of the tensor; inside a ``tf.function`` there are none yet."""
+    if tf.is_symbolic_tensor(tensor):
+        return None
+    bits: Any = np.ascontiguousarray(np.asarray(value(tensor))).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(bits, digest_size=16).digest()
+
+
+def _is_differentiable(tensor: Any) -> bool:
+    return isinstance(tensor, tf.Tensor) and bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+class _Call:
+    """One call of a region.
+
+    Parameters
+    ----------
+    region
+        The region.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.context = call_state()
+        args, kwargs = region.args, region.kwargs
+        leaves, self._layout = tree.flatten((args, kwargs))
+        # Containers of its own and without the tensors: the function or its caller may change those that were given.
+        self._like = tree.unflatten(self._layout, [None] * len(leaves), (args, kwargs))
+        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and not is_variable(leaf)}
+        places = {key: index for index, key in enumerate(tensors)}
+        self._leaves = [places.get(id(leaf), _Other(leaf)) for leaf in leaves]
+        self._arguments = list(tensors.values())
+        # Of the arguments, those that get a gradient are inputs of the operation; the others are kept as they are.
+        self.nodes = {id(tensor): node for tensor in self._arguments for node in [_node(tensor)] if node is not None}
+        self._serial = Node((), None, "").serial
+        self._kept: list[Any] = []
+        self._variables: list[Any] = []
+        self._losses = 0
+        self._twins = 0
+        self._gates: dict[int, bool] = {}
+        self._single = True
+
+    def forward(self) -> Any:
+        """Run the function, and record it as one operation."""
+        region = self.region
+        args, kwargs = region.args, region.kwargs
+        region.args, region.kwargs = (), {}  # type: ignore[misc]  # inside another region they are inner values of that one
+        outer = current()
+        with ExitStack() as stack:
+            others = stack.enter_context(hidden())
+            if others:
+                stack.enter_context(stop_recording())
+            recorder = Recorder(None if outer is None else outer.epoch, within=others)
+            recorder.local = {
+                key: node for key, node in self.nodes.items() if node_of_key(self._arguments, key) is None
+            }
+            recorder.entering = self._entering(outer)
+            recorder.foreign = should_record if outer is None and not in_recompute() else None
+            recorder.foreign = _foreign if recorder.foreign is not None else None
+            recorder.every = _refuse_stateful
+            stack.enter_context(recorder)
+            twins = stack.enter_context(inside())
+            added = stack.enter_context(losses(again=False))
+            outputs = region.function(*args, **kwargs)
+        if outer is not None:
+            outer.used.update(recorder.used)
+        return self._record(outputs, added, twins, recorder)
+
+    def _entering(self, outer: Recorder | None) -> Callable[[str, Any, Any], None] | None:
+        if in_recompute():
+            return None  # the forward was looked at
+        above = None if outer is None else outer.entering
+        function, arguments, serial = self.region.function, {id(tensor) for tensor in self._arguments}, self._serial
+
+        def entering(operation: str, tensor: Any, node: Any) -> None:
+            if above is not None:
+                above(operation, tensor, node)
+            if id(tensor) in arguments or (node is not None and node.serial > serial):
+                return
+            name = name_in(function, lambda found: found is tensor)
+            what = f"{name!r}, a tensor" if name else "a tensor"
+            raise CapturedTensorError(
+                f"{what} of shape {tuple(tensor.shape)} made outside of a checkpointed region is used inside (by {operation}) and needs "
+                "a gradient; pass it as an argument of the function, or tf.stop_gradient() it"
+            )
+
+        return entering
+
+    def _record(self, outputs: Any, added: list[tuple[Any, Any]], twins: list[Any], recorder: Recorder) -> Any:
+        found, layout = tree.flatten(outputs)
+        everything = [*found, *(loss for _, loss in added)]
+        places = [
+            index
+            for index, tensor in enumerate(everything)
+            if _is_differentiable(tensor) and (id(tensor) in self.nodes or node_of(tensor) is not None)
+        ]
+        if not places:
+            for layer, loss in added:
+                layer.add_loss(loss)
+            return outputs
+        self.region.finish(outputs)
+        self._places, self._losses, self._twins = places, len(added), len(twins)
+        self._variables = [leaf.variable for leaf in recorder.used.values() if leaf.variable is not None]
+        inputs = [tensor for tensor in self._arguments if id(tensor) in self.nodes and _is_differentiable(tensor)]
+        given = {id(tensor) for tensor in inputs}
+        self._inputs = [index for index, tensor in enumerate(self._arguments) if id(tensor) in given]
+        self._kept = [None if id(tensor) in given else tensor for tensor in self._arguments]
+        self._single = len(places) == 1
+        nodes = [self.nodes.get(id(everything[index])) or node_of(everything[index]) for index in places]
+        masks = [getattr(everything[index], "_keras_mask", None) for index in places]
+        self._masks = [getattr(tensor, "_keras_mask", None) for tensor in self._arguments]
+        self._arguments = []
+        self.nodes = {}
+        values = [variable.read_value() for variable in self._variables]
+        made = _operation([everything[index] for index in places], self.backward, [*inputs, *values, *twins])
+        if not self._single:
+            made = [_operation([tensor], self._gate(number), [tensor])[0] for number, tensor in enumerate(made)]
+        for index, tensor, node, mask in zip(places, made, nodes, masks, strict=True):
+            if isinstance(node, Node) and recorder.epoch is not None:
+                attach(tensor, node)
+            elif recorder.epoch is not None:
+                attach(tensor, Node((node,), recorder.epoch, "Checkpoint"))
+            if mask is not None:
+                tensor._keras_mask = mask
+            everything[index] = tensor
+        for (layer, _), loss in zip(added, everything[len(found) :], strict=True):
+            layer.add_loss(loss)
+        return tree.unflatten(layout, everything[: len(found)], outputs)
+
+    def _gate(self, number: int) -> Callable[..., Any]:
+        def open_gate(inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+            self._gates[number] = True
+            return list(gradients)
+
+        return open_gate
+
+    def backward(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """Run the function again and return the gradients of the operation's inputs."""
+        reached = [0] if self._single else sorted(self._gates)
+        self._gates = {}
+        gradients = [_dense(gradient) for gradient in gradients]
+        inputs, done = ordering.after(inputs, [gradients[number] for number in reached])
+        given = dict(zip(self._inputs, inputs, strict=False))
+        with ExitStack() as stack:
+            stack.enter_context(self.region.replay())
+            stack.enter_context(restored(self.context))
+            stack.enter_context(recomputing())
+            stack.enter_context(_no_creation())
+            twins = stack.enter_context(inside())
+            added = stack.enter_context(losses(again=True))
+            tape = stack.enter_context(opened(tf.GradientTape(persistent=True)))
+            for variable in self._variables:
+                tape.watch(variable)
+            fresh = []
+            for index, kept in enumerate(self._kept):
+                tensor = identity(given[index] if kept is None else kept)
+                if self._masks[index] is not None:
+                    tensor._keras_mask = self._masks[index]
+                if index in given:
+                    tape.watch(tensor)
+                fresh.append(tensor)
+            args, kwargs = tree.unflatten(self._layout, [leaf.of(fresh) for leaf in self._places_of()], self._like)
+            outputs = self.region.function(*args, **kwargs)
+        self.region.check(outputs)
+        if len(added) != self._losses or len(twins) != self._twins:
+            raise RecomputeMismatchError(
+                f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its forward "
+                f"{self._losses} and {self._twins}; the function must do the same on each call"
+            )
+        everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
+        targets = [*(fresh[index] for index in self._inputs), *self._variables, *twins]
+        found = differentiated(
+            tape,
+            [everything[self._places[number]] for number in reached],
+            targets,
+            [gradients[number] for number in reached],
+        )
+        return done(found)
+
+    def _places_of(self) -> list[Any]:
+        return [leaf if isinstance(leaf, _Other) else _Index(leaf) for leaf in self._leaves]
+
+
+class _Other:
+    """An argument that is no tensor."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def of(self, tensors: list[Any]) -> Any:
+        return self.value
+
+
+class _Index:
+    """The place of a tensor among the arguments."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def of(self, tensors: list[Any]) -> Any:
+        return tensors[self.index]
+
+
+def _node(tensor: Any) -> Any:
+    """Return the node of an argument, made up where a tape of somebody else, or the traced function, may want its gradient."""
+    node = node_of(tensor)
+    if node is None and _is_differentiable(tensor) and (tf.is_symbolic_tensor(tensor) or should_record([tensor])):
+        return Node((), None, "Argument")
+    return node
+
+
+def node_of_key(tensors: list[Any], key: int) -> Any:
+    """Return what hangs on the tensor of an id."""
+    return next((node_of(tensor) for tensor in tensors if id(tensor) == key), None)
+
+
+def _foreign(tensor: Any) -> bool:
+    return should_record([tensor])
+
+
+def _dense(gradient: Any) -> Any:
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _operation(outputs: list[Any], backward: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+    """Record ``outputs`` as the result of one operation of ``inputs``."""
+
+    @tf.custom_gradient
+    def operation(*given: Any) -> Any:
+        def gradient(*gradients: Any, variables: Any = None) -> Any:
+            found = backward(given, gradients)
+            return (found, [None] * len(variables)) if variables else found
+
+        return tuple(outputs), gradient
+
+    return list(operation(*inputs))
+
+
+@contextmanager
+def _no_creation() -> Iterator[None]:
+    """Refuse variables that are created now."""
+
+    def refuse(create: Any, **kwargs: Any) -> Any:
+        name = kwargs.get("name") or "without a name"
+        raise CreatedParameterError(
+            f"a checkpointed region creates the variable {name!r} on each call: the recompute would train another than the forward. Create layers and variables once, outside of the function"
+        )
+
+    with tf.variable_creator_scope(refuse):
+        yield
+
+
+def _refuse_stateful(operation: str, inputs: Any) -> None:
+    found = {operation} & STATEFUL
+    if operation.startswith("__"):
+        if operation not in _stateful_functions:
+            _stateful_functions[operation] = STATEFUL.intersection(function_operations(operation))
+        found = set(_stateful_functions[operation])
+    if found:
+        raise UnsupportedError(
+            f"the random operation {', '.join(sorted(found))} can't be replayed in a checkpointed region: its state lies in TensorFlow's "
+            "own kernels. Draw with keras.random, layers of Keras, tf.random.stateless_* or a registered tf.random.Generator"
+        )

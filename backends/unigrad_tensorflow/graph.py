@@ -1,0 +1,371 @@
+"""What depends on what: a record beside TensorFlow's tape, which can't be asked.
+
+An operation callback hangs a node on each tensor that depends on a leaf. Nodes refer to nodes below them and to leaves, never to
+a tensor, so they keep no activation alive. The gradients themselves come from TensorFlow's tape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from unigrad_tensorflow.private import (
+    add_callback,
+    any_tape,
+    differentiable,
+    owner,
+    raw,
+    remove_callback,
+    stopped,
+    variable_of,
+    watcher_new,
+    watcher_remove,
+    watcher_variables,
+)
+
+__all__ = [
+    "Epoch",
+    "Leaf",
+    "Node",
+    "Recorder",
+    "Twin",
+    "attach",
+    "current",
+    "hidden",
+    "node_of",
+    "register",
+]
+
+ZERO_EVERYWHERE = frozenset({"Ceil", "Floor", "Rint", "Round"})
+"""Operations whose gradient function returns nothing."""
+
+_counter = itertools.count(1)
+_cut: dict[str, bool] = {}
+
+
+class Epoch:
+    """The time of one tape; it ends as a whole.
+
+    Parameters
+    ----------
+    tape
+        The tape; None once it has ended.
+    graph
+        The graph that is being traced, None outside of a ``tf.function``.
+    """
+
+    __slots__ = ("graph", "released", "tape")
+
+    def __init__(self, tape: Any, graph: Any) -> None:
+        self.tape = tape
+        self.graph = graph
+        self.released = False
+
+
+class Node:
+    """One recorded operation."""
+
+    __slots__ = ("__weakref__", "below", "epoch", "name", "serial")
+
+    def __init__(self, below: tuple[Any, ...], epoch: Epoch | None, name: str) -> None:
+        self.below = below
+        self.epoch = epoch
+        self.name = name
+        self.serial = next(_counter)
+
+
+class Leaf:
+    """A variable, as the record sees it; it hangs on the variable's handle."""
+
+    __slots__ = ("_native", "_variable", "buffer")
+
+    def __init__(self, variable: Any, native: Any) -> None:
+        self._variable = weakref.ref(variable)
+        self._native = None if native is variable else weakref.ref(native)
+        self.buffer = False
+
+    @property
+    def variable(self) -> Any:
+        """The ``tf.Variable``."""
+        return self._variable()
+
+    @property
+    def native(self) -> Any:
+        """What the model holds: a variable of Keras or a ``tf.Variable``."""
+        if self._native is not None:
+            found = self._native()
+            if found is not None:
+                return found
+        return self._variable()
+
+    def name(self, native: Any) -> None:
+        """Take note of the variable of Keras to which this one belongs."""
+        self._native = weakref.ref(native)
+
+    def handles(self, handle: Any) -> bool:
+        """Whether this is the variable of a handle."""
+        variable = self._variable()
+        return variable is not None and variable.handle is handle
+
+    def trainable(self) -> bool:
+        """Whether the variable takes gradients now; what Keras says counts."""
+        native = self.native
+        return native is not None and bool(native.trainable) and raw(native).dtype.is_floating
+
+
+class Twin:
+    """A watched tensor that has no graph of its own."""
+
+    __slots__ = ("__weakref__", "_tensor", "serial")
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = weakref.ref(tensor)
+        self.serial = next(_counter)
+
+    @property
+    def native(self) -> Any:
+        """The tensor."""
+        return self._tensor()
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.recorders: list[Recorder | None] = []
+        self.tapes: list[Any] = []
+
+
+_state = _State()
+
+
+def current() -> Recorder | None:
+    """Return the recorder that is told of operations in this thread now; None also where nobody is to be told."""
+    return _state.recorders[-1] if _state.recorders else None
+
+
+def node_of(tensor: Any) -> Any:
+    """Return what hangs on a tensor: a node, a twin, or None."""
+    return getattr(tensor, "_unigrad", None)
+
+
+def attach(tensor: Any, node: Any) -> None:
+    """Hang a node on a tensor."""
+    tensor._unigrad = node
+
+
+def register(native: Any, buffer: bool = False) -> Leaf:
+    """Let the record know a variable by the object that a model holds."""
+    variable = raw(native)
+    handle = variable.handle
+    leaf = getattr(handle, "_unigrad", None)
+    if leaf is None or leaf.variable is not variable:
+        leaf = handle._unigrad = Leaf(variable, native)
+    elif native is not variable and leaf.native is not native:
+        leaf.name(native)
+    if buffer:
+        leaf.buffer = True
+    return leaf
+
+
+def is_cut(operation: str) -> bool:
+    """Whether nothing behind this operation gets a gradient."""
+    known = _cut.get(operation)
+    if known is None:
+        known = operation in ZERO_EVERYWHERE or (not operation.startswith("__") and not differentiable(operation))
+        _cut[operation] = known
+    return known
+
+
+class Recorder:
+    """Is told of every operation of its thread, while it is the innermost one.
+
+    TensorFlow's fast path reads the variables among the inputs of an operation without telling of it. A watcher that is new after each
+    reading that was told knows which these are.
+
+    Parameters
+    ----------
+    epoch
+        The epoch to which new nodes belong; None for a region outside of every collector.
+    within
+        Whether this is a region that runs while recording is stopped for its own sake.
+    """
+
+    def __init__(self, epoch: Epoch | None, within: bool = False) -> None:
+        self.epoch = epoch
+        self.within = within
+        self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self.used: dict[int, Leaf] = {}
+        self.local: dict[int, Any] = {}
+        self.entering: Callable[[str, Any, Any], None] | None = None
+        self.foreign: Callable[[Any], bool] | None = None
+        self.every: Callable[[str, Any], None] | None = None
+        self._watcher: Any = None
+
+    def renew(self) -> None:
+        """Forget which variables were accessed."""
+        if self._watcher is not None:
+            watcher_remove(self._watcher)
+        self._watcher = watcher_new()
+
+    def _accessed(self) -> list[Leaf]:
+        return [leaf_of(variable) for variable in watcher_variables(self._watcher)]
+
+    def note(
+        self, operation: Any, inputs: Any, attributes: Any, outputs: Any, name: Any = None, graph: Any = None
+    ) -> None:
+        """Take note of one operation."""
+        if graph is not self.graph:
+            return
+        if type(operation) is bytes:
+            operation = operation.decode()
+        if self.every is not None:
+            self.every(operation, inputs)
+        if not outputs:
+            return
+        if stopped() and not self.within:
+            self.renew()  # what was accessed until now is no use
+            return
+        local = self.local
+        below: list[Any] = []
+        unseen = stale = False
+        for tensor in inputs:
+            node = getattr(tensor, "_unigrad", None)
+            if node is None:
+                if local:
+                    node = local.get(id(tensor))
+                if node is None:
+                    if tensor.dtype != tf.resource:
+                        unseen = True
+                        if self.foreign is not None and tensor.dtype.is_floating and self.foreign(tensor):
+                            assert self.entering is not None  # a region has both
+                            self.entering(operation, tensor, None)
+                        continue
+                    if operation in WITHOUT_VALUE:
+                        continue
+                    node = next((leaf for leaf in self._accessed() if leaf.handles(tensor)), None)
+                    if node is None and self.every is not None and operation.startswith("__"):
+                        # A function traced before tells of its variables only to tapes, which a region hides.
+                        variable = variable_of(tensor)
+                        node = None if variable is None else leaf_of(variable)
+                    if node is None:
+                        continue
+            kind = type(node)
+            if kind is Leaf:
+                stale = True
+                if node.trainable():
+                    below.append(node)
+                continue
+            if kind is Node and node.name == READ:
+                leaf = node.below[0]
+                self.used[id(leaf)] = leaf
+            if self.entering is not None:
+                self.entering(operation, tensor, node)
+            below.append(node)
+        if unseen and not stale:
+            found = self._accessed()
+            stale = bool(found)
+            below += [leaf for leaf in found if leaf.trainable()]
+        if stale:
+            self.renew()
+        if not below:
+            return
+        if operation != READ:
+            for node in below:
+                if type(node) is Leaf:
+                    self.used[id(node)] = node
+        if is_cut(operation):
+            return
+        made = None
+        for tensor in outputs:
+            if tensor.dtype.is_floating or tensor.dtype.is_complex:
+                if made is None:
+                    made = Node(tuple(below), self.epoch, operation)
+                tensor._unigrad = made
+
+    def __enter__(self) -> Recorder:
+        above = current()
+        if above is not None:
+            remove_callback(above.note)
+        self.renew()
+        _state.recorders.append(self)
+        add_callback(self.note)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        innermost = _state.recorders[-1] is self
+        _state.recorders.remove(self)
+        if self._watcher is not None:
+            watcher_remove(self._watcher)
+            self._watcher = None
+        if innermost:
+            remove_callback(self.note)
+            below = current()
+            if below is not None:
+                below.renew()
+                add_callback(below.note)
+
+
+def leaf_of(variable: Any) -> Leaf:
+    """Return the leaf of a variable, whether or not a structure knows it."""
+    leaf = getattr(variable.handle, "_unigrad", None)
+    return leaf if leaf is not None and leaf.variable is variable else register(owner(variable))
+
+
+READ = "ReadVariableOp"
+WITHOUT_VALUE = frozenset(
+    {"VarIsInitializedOp", "VariableShape", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Run without telling any recorder."""
+    recorder = current()
+    if recorder is not None:
+        remove_callback(recorder.note)
+    _state.recorders.append(None)
+    try:
+        yield
+    finally:
+        _state.recorders.pop()
+        if recorder is not None:
+            recorder.renew()
+            add_callback(recorder.note)
+
+
+@contextmanager
+def opened(tape: Any) -> Iterator[Any]:
+    """Record on a tape of ours, so that :func:`hidden` knows it."""
+    with tape:
+        _state.tapes.append(tape)
+        try:
+            yield tape
+        finally:
+            _state.tapes.remove(tape)
+
+
+def tapes() -> list[Any]:
+    """Return the tapes of ours that were opened in this thread."""
+    return _state.tapes
+
+
+@contextmanager
+def hidden() -> Iterator[bool]:
+    """Run without any tape of ours; gives whether tapes of others still record.
+
+    A thread-wide stop would do this too, but then neither a tape that the user opens inside nor a stop of the user's could be told
+    apart.
+    """
+    paused = [tape for tape in _state.tapes if tape._recording]
+    for tape in reversed(paused):
+        tape._pop_tape()
+    try:
+        yield any_tape()
+    finally:
+        for tape in paused:
+            tape._push_tape()

@@ -1,0 +1,234 @@
+"""The parts of TensorFlow and Keras that are not public, in one place, tried when the backend is loaded."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+try:
+    from keras.src.backend.common import global_state
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.layers.layer import Layer
+    from keras.src.random.seed_generator import global_seed_generator
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.eager import context, imperative_grad, record
+    from tensorflow.python.framework import op_callbacks
+    from tensorflow.python.framework.ops import _gradient_registry
+    from tensorflow.python.ops import gen_array_ops, gen_resource_variable_ops
+except ImportError as cause:
+    raise ImportError(
+        f"tensorflow {tf.__version__} with keras {keras.__version__} lacks what this backend was written for "
+        f"(tensorflow 2.21, keras 3.15): {cause}"
+    ) from cause
+
+from unigrad.errors import UnigradError
+
+__all__ = [
+    "Layer",
+    "add_callback",
+    "any_tape",
+    "call_state",
+    "differentiable",
+    "differentiated",
+    "function_operations",
+    "global_seed_generator",
+    "identity",
+    "in_symbolic_call",
+    "owner",
+    "raw",
+    "read",
+    "remove_callback",
+    "restored",
+    "should_record",
+    "stop_recording",
+    "stopped",
+    "variable_of",
+    "watcher_new",
+    "watcher_remove",
+    "watcher_variables",
+]
+
+# AutoGraph and Keras otherwise raise another exception, or another message, in place of an error of ours.
+UnigradError.ag_pass_through = True  # type: ignore[attr-defined]
+UnigradError._keras_call_info_injected = True  # type: ignore[attr-defined]
+
+add_callback = op_callbacks.add_op_callback
+remove_callback = op_callbacks.remove_op_callback
+identity = gen_array_ops.identity
+stop_recording = record.stop_recording
+stopped: Callable[[], bool] = pywrap_tfe.TFE_Py_TapeSetIsStopped
+watcher_new = pywrap_tfe.TFE_Py_VariableWatcherNew
+watcher_remove = pywrap_tfe.TFE_Py_VariableWatcherRemove
+watcher_variables = pywrap_tfe.TFE_Py_VariableWatcherWatchedVariables
+
+_CONTEXTS = ("current_call_ctx", "autocast_scope")
+
+
+def any_tape() -> bool:
+    """Whether a gradient tape, of anybody, records in this thread now."""
+    return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
+
+
+def should_record(tensors: Sequence[Any]) -> bool:
+    """Whether some tape of this thread has recorded what leads to one of the tensors, also while recording is stopped."""
+    paused = stopped()
+    if paused:
+        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+    try:
+        return bool(pywrap_tfe.TFE_Py_TapeSetShouldRecordBackprop(list(tensors)))
+    finally:
+        if paused:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+def raw(variable: Any) -> Any:
+    """Return the ``tf.Variable`` of a variable of Keras, whatever its value is taken to be in a scope of casts; else the object itself."""
+    return variable._value if isinstance(variable, keras.Variable) else variable
+
+
+def read(variable: Any) -> Any:
+    """Return the value of a variable without telling a tape or a watcher."""
+    plain = raw(variable)
+    with stop_recording():
+        return gen_resource_variable_ops.read_variable_op(plain.handle, plain.dtype)
+
+
+def owner(variable: Any) -> Any:
+    """Return the variable of Keras that holds a ``tf.Variable``, else the ``tf.Variable`` itself.
+
+    Keras keeps no way back, so the garbage collector is asked who refers to it.
+    """
+    for holder in gc.get_referrers(variable):
+        if isinstance(holder, keras.Variable) and holder._value is variable:
+            return holder
+        if isinstance(holder, dict) and holder.get("_value") is variable:
+            for outer in gc.get_referrers(holder):
+                if isinstance(outer, keras.Variable) and outer._value is variable:
+                    return outer
+    return variable
+
+
+def variable_of(handle: Any) -> Any:
+    """Return the ``tf.Variable`` of a handle, None if there is none."""
+    for holder in gc.get_referrers(handle):
+        if isinstance(holder, tf.Variable) and holder.handle is handle:
+            return holder
+        if isinstance(holder, dict) and holder.get("_handle") is handle:
+            for outer in gc.get_referrers(holder):
+                if isinstance(outer, tf.Variable) and outer.handle is handle:
+                    return outer
+    return None
+
+
+def differentiated(tape: Any, losses: Sequence[Any], sources: Sequence[Any], given: Any) -> list[Any]:
+    """Return the gradients of a tape, whether or not it records; the public way warns of what a second order needs."""
+    return list(
+        imperative_grad.imperative_grad(
+            tape._tape,
+            [_handle(loss) for loss in losses],
+            [_handle(source) for source in sources],
+            output_gradients=given,
+            sources_raw=list(sources),
+            unconnected_gradients=tf.UnconnectedGradients.NONE,
+        )
+    )
+
+
+def _handle(tensor: Any) -> Any:
+    return tensor.handle if isinstance(tensor, tf.Variable) else tensor
+
+
+def differentiable(operation: str) -> bool:
+    """Whether TensorFlow has a gradient for an operation."""
+    try:
+        return _gradient_registry.lookup(operation) is not None
+    except LookupError:
+        return True
+
+
+def function_operations(name: str) -> Iterator[str]:
+    """Yield the types of all operations of a traced function, those of the functions that it calls included."""
+    waiting, seen = [name], {name}
+    while waiting:
+        definition = context.context().get_function_def(waiting.pop())
+        if definition is None:
+            continue
+        for node in definition.node_def:
+            yield node.op
+            for value in node.attr.values():
+                for called in (value.func.name, *(inner.name for inner in value.list.func)):
+                    if called and called not in seen:
+                        seen.add(called)
+                        waiting.append(called)
+
+
+def in_symbolic_call(args: Any, kwargs: Any) -> bool:
+    """Whether a layer is called to find its place in a functional model, not to compute."""
+    return in_symbolic_scope() or any(
+        isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten((args, kwargs))
+    )
+
+
+def call_state() -> dict[str, Any]:
+    """Return what Keras knows of the running call: the mode, and the scope of casts."""
+    return {name: global_state.get_global_attribute(name) for name in _CONTEXTS}
+
+
+@contextmanager
+def restored(state: dict[str, Any]) -> Iterator[None]:
+    """Run with what Keras knew of a call."""
+    before = call_state()
+    for name, value in state.items():
+        global_state.set_global_attribute(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            global_state.set_global_attribute(name, value)
+
+
+def _try_out() -> None:
+    """Raise ``ImportError`` unless an operation tells its own outputs, and a tape of another is noticed."""
+    if not tf.executing_eagerly() or stopped():  # loaded within a tf.function
+        return
+    told: list[Any] = []
+
+    def note(operation: Any, inputs: Any, attributes: Any, outputs: Any, name: Any = None, graph: Any = None) -> None:
+        told.extend(outputs)
+
+    x = tf.constant(1.0)
+    add_callback(note)
+    try:
+        y = x * 2.0
+    finally:
+        remove_callback(note)
+    y._unigrad_try = None
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        noticed = any_tape() and should_record([x]) and not should_record([y])
+        with stop_recording():
+            noticed = noticed and stopped() and should_record([x])
+    layer = keras.layers.Layer()
+    missing = [
+        what
+        for what, found in (
+            ("op callbacks that see outputs", any(one is y for one in told)),
+            ("tapes that can be asked", noticed),
+            ("losses of a layer", isinstance(getattr(layer, "_losses", None), list)),
+            ("variables tracked by a layer", hasattr(layer, "_trainable_variables") and hasattr(layer, "_layers")),
+        )
+        if not found
+    ]
+    if missing:
+        raise ImportError(
+            f"tensorflow {tf.__version__} with keras {keras.__version__} works otherwise than this backend needs: "
+            f"{', '.join(missing)}"
+        )
+
+
+_try_out()

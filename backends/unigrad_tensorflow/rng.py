@@ -1,0 +1,79 @@
+"""The global generator of Keras, and generators of a model's own. See ``unigrad.protocols.RngModule``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from unigrad_tensorflow.arrays import value
+from unigrad_tensorflow.graph import register
+from unigrad_tensorflow.private import global_seed_generator, raw, stop_recording
+
+__all__ = [
+    "from_portable",
+    "generator_state",
+    "is_generator",
+    "restore",
+    "seed",
+    "set_generator_state",
+    "snapshot",
+    "to_portable",
+]
+
+
+def _global() -> Any:
+    """Return the variable of the global generator, which Keras makes at the first draw."""
+    with tf.init_scope():
+        state = global_seed_generator().state
+    register(state, buffer=True)
+    return state
+
+
+def seed(seed: int) -> None:
+    """Start the global generator anew, in place, so that functions traced before follow; and seed TensorFlow's own operations."""
+    tf.random.set_seed(seed)
+    raw(_global()).assign([seed, 0])
+
+
+def snapshot() -> Any:
+    """Return the state of the global generator."""
+    return value(_global())
+
+
+def restore(state: Any) -> None:
+    """Set the state of the global generator."""
+    with stop_recording():
+        raw(_global()).assign(state)
+
+
+def is_generator(obj: object) -> bool:
+    """Whether ``obj`` is a generator of Keras or of TensorFlow."""
+    return isinstance(obj, keras.random.SeedGenerator | tf.random.Generator)
+
+
+def generator_state(generator: Any) -> Any:
+    """Return the state of a generator."""
+    register(generator.state, buffer=True)
+    return value(generator.state)
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Set the state of a generator."""
+    with stop_recording():
+        raw(generator.state).assign(state)
+
+
+def to_portable(state: Any) -> Any:
+    """Return a state as bytes, the lowest of each number first."""
+    return np.frombuffer(state.numpy().astype("<i8").tobytes(), np.uint8).copy()
+
+
+def from_portable(array: Any) -> Any:
+    """Return the state of which ``to_portable`` made the bytes; ``ValueError`` if they are not one."""
+    data = np.asarray(array, np.uint8).tobytes()
+    if not data or len(data) % 8:
+        raise ValueError("these bytes are not the random state of Keras")
+    return tf.constant(np.frombuffer(data, "<i8").astype(np.int64))

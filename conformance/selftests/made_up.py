@@ -69,6 +69,16 @@ def green():
     ]
 
 
+def wide():
+    """Six backends with long names, each of which ended in several ways in the tests of one clause."""
+    endings = ("SIGSEGV", "exit code 134", "left a process", "memory limit")
+    results = [
+        Result(f"test_a.py::test_{n}", "failed", ("G1",), reason=f"process ended ({ending})", ending=ending)
+        for n, ending in enumerate(endings)
+    ]
+    return [session(f"a_backend_of_our_own_hardware_{n}", results, platform="x" * 80) for n in range(6)]
+
+
 def troubled():
     """Five backends: the reference, one that fails and disagrees, one that died, one that does not load, a hostile one."""
     apart = SEEN + 40 * seen("far", SEEN).bound

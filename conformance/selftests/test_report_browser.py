@@ -70,9 +70,9 @@ def browser():
 def pages(tmp_path_factory):
     """Address of each page."""
     folder = tmp_path_factory.mktemp("pages")
-    for name in ("green", "troubled"):
+    for name in ("green", "troubled", "wide"):
         (folder / f"{name}.html").write_text(html_page(getattr(made_up, name)()), encoding="utf-8")
-    return {name: (folder / f"{name}.html").as_uri() for name in ("green", "troubled")}
+    return {path.stem: path.as_uri() for path in folder.iterdir()}
 
 
 def visible(browser, selector):
@@ -313,7 +313,7 @@ def test_it_is_dark_in_the_dark(browser, pages):
     assert max(colours[1]) < 40
 
 
-@pytest.mark.parametrize("name", ["green", "troubled"])
+@pytest.mark.parametrize("name", ["green", "troubled", "wide"])
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_nothing_makes_the_page_wider_than_the_screen(browser, pages, name, width):
     browser.open(pages[name], width=width, height=844)

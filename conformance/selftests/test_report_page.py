@@ -71,7 +71,12 @@ class Tree(HTMLParser):
         return [element for element in self.elements if outer in element["around"] and element["tag"] == tag]
 
 
-PAGES = {"green": made_up.green, "troubled": made_up.troubled, "reference": lambda: [made_up.reference()]}
+PAGES = {
+    "green": made_up.green,
+    "troubled": made_up.troubled,
+    "wide": made_up.wide,
+    "reference": lambda: [made_up.reference()],
+}
 
 
 @pytest.fixture(scope="module", params=PAGES)

@@ -103,7 +103,7 @@ class Native:
         recorded = tape.trace(losses)
         if self._shards:
             sharded.require_fresh(recorded.nodes)
-        leaves = sharded.originals(recorded.leaves)
+        leaves = sharded.originals(recorded.leaves) if self._shards else recorded.leaves
         if not self._parameters or not (self._wrappers or self._shards):
             return _Traced(recorded, leaves)
         # Which of them get a gradient is known after the reduction: another process may have reached one that this one has not.
@@ -140,29 +140,25 @@ class _Backward:
         self._engine = engine
         self._graph = graph
         self._targets = targets
-        own = engine._own
-        reached = set(map(id, graph.leaves))
+        self._shards = engine._shards
+        self._local: set[int] = set()
+        self._reached = reached = set(map(id, graph.leaves))
         self._reductions = [
             reducers.Reduction(wrapper)
             for wrapper in engine._wrappers
-            if any(id(parameter) in reached for parameter in wrapper._module_parameters)
+            if not reached.isdisjoint(map(id, wrapper._module_parameters))
         ]
-        self._shards = engine._shards
-        written = {id(leaf): leaf for leaf in targets}
-        for reduction in self._reductions:
-            written |= {id(parameter): parameter for parameter in reduction.parameters()}
-        written |= {id(leaf): leaf for leaf in self._shards.leaves()}
+        written = dict(zip(map(id, targets), targets, strict=True))
+        inputs = list(targets)
+        if self._reductions or self._shards:
+            for shared in (self._shards.leaves(), *(reduction.parameters for reduction in self._reductions)):
+                written.update(zip(map(id, shared), shared, strict=True))
+            originals = sharded.originals(graph.leaves) if self._shards else graph.leaves
+            inputs = [leaf for leaf, original in zip(graph.leaves, originals, strict=True) if id(original) in written]
+            known = set(map(id, inputs))
+            inputs += [target for target in targets if id(target) not in engine._own and id(target) not in known]
         self._written = written
-        originals = sharded.originals(graph.leaves)
-        inputs = {
-            id(leaf): leaf
-            for leaf, original in zip(graph.leaves, originals, strict=True)
-            if leaf.requires_grad and id(original) in written
-        }
-        inputs |= {id(target): target for target in targets if target.requires_grad and id(target) not in own}
-        self._inputs = list(inputs.values())
-        self._reached = reached
-        self._local: set[int] = set()
+        self._inputs = [leaf for leaf in inputs if leaf.requires_grad]
 
     def run(self, cotangents: Sequence[Any | None], retain: bool) -> list[Any | None]:
         """Check, differentiate, and take the results; on any error everything is as it was."""
@@ -172,7 +168,7 @@ class _Backward:
         engine, graph = self._engine, self._graph
         dense = [one if one is None or one.layout is torch.strided else one.to_dense() for one in cotangents]
         given = {one.untyped_storage()._cdata for one in dense if one is not None}
-        taking_part = {id(parameter) for reduction in self._reductions for parameter in reduction.parameters()}
+        taking_part = {id(parameter) for reduction in self._reductions for parameter in reduction.parameters}
         pending = {key: value.clone() for key, value in engine._unreduced.items() if key in taking_part}
         slots = Slots(self._written.values(), pending, self._bucketed())
         probes: dict[int, Probe] = {}
@@ -184,7 +180,7 @@ class _Backward:
             torch.autograd.backward(graph.losses, dense, retain_graph=retain, inputs=self._inputs)
             for reduction in self._reductions:
                 if not reduction.done():
-                    self._local |= {id(parameter) for parameter in reduction.parameters()}
+                    self._local |= {id(parameter) for parameter in reduction.parameters}
             with torch.no_grad(), plainly():
                 found, unreduced = self._take(probes, given)
         except BaseException as error:
@@ -227,7 +223,7 @@ class _Backward:
 
     def _border(self, reduction: reducers.Reduction) -> list[Any]:
         """Return the nodes of the graph that read a parameter of the wrapper."""
-        averaged = {id(parameter) for parameter in reduction.parameters()}
+        averaged = {id(parameter) for parameter in reduction.parameters}
         return [
             node
             for node in self._graph.nodes
@@ -240,7 +236,7 @@ class _Backward:
     def _mark(self) -> None:
         """Note in a retained graph what was averaged, since it will not be a second time."""
         for reduction in self._reductions:
-            if not self._local.isdisjoint(map(id, reduction.parameters())):
+            if not self._local.isdisjoint(map(id, reduction.parameters)):
                 continue
             for node in self._border(reduction):
                 node.metadata.setdefault(_REDUCED, WeakSet()).add(reduction.wrapper)
@@ -252,13 +248,13 @@ class _Backward:
             id(parameter)
             for reduction in self._reductions
             if reduction.wrapper.gradient_as_bucket_view
-            for parameter in reduction.parameters()
+            for parameter in reduction.parameters
         }
 
     def _take(self, probes: dict[int, Probe], given: set[int]) -> tuple[list[Any | None], dict[int, Tensor]]:
         """Return the gradient of each target, and what is to be carried to the next backward."""
         bucketed = self._bucketed()
-        averaged = {id(parameter) for reduction in self._reductions for parameter in reduction.parameters()}
+        averaged = {id(parameter) for reduction in self._reductions for parameter in reduction.parameters}
         found: list[Any | None] = []
         unreduced: dict[int, Tensor] = {}
         for target in self._targets:

@@ -7,7 +7,7 @@ are therefore kept in view from their making, weakly.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -86,18 +86,16 @@ def _refuse(what: str, why: str) -> NoReturn:
 class Reduction:
     """What one wrapper does in one backward."""
 
-    __slots__ = ("_before", "_delayed", "synchronizes", "wrapper")
+    __slots__ = ("_before", "_delayed", "parameters", "synchronizes", "wrapper")
 
     def __init__(self, wrapper: Any) -> None:
         self.wrapper = wrapper
+        self.parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]
+        """Those whose gradients the wrapper averages."""
         self.synchronizes = bool(wrapper.require_backward_grad_sync)
         # times at which the gradients became ready: they move if, and only if, the wrapper takes part in a backward
         self._before = wrapper.reducer.get_backward_stats()
         self._delayed = wrapper.static_graph and not wrapper._static_graph_delay_allreduce_enqueued
-
-    def parameters(self) -> Sequence[Any]:
-        """Return the parameters whose gradients the wrapper averages."""
-        return [parameter for parameter in self.wrapper._module_parameters if parameter.requires_grad]
 
     def require_all(self, reached: set[int] | None) -> None:
         """Raise, before anything runs, for parameters that the wrapper does not know, or without which it does not finish.
@@ -105,19 +103,18 @@ class Reduction:
         ``reached`` is None where that cannot be told from the graph.
         """
         wrapper = self.wrapper
-        if len(self._before) < len(self.parameters()):
+        if len(self._before) < len(self.parameters):
             _refuse("some of whose parameters were frozen when it was made", "so that these would not be averaged")
         if reached is None:
             return
         if not self.synchronizes or wrapper.find_unused_parameters or wrapper.static_graph:
             return
-        ignored = wrapper.parameters_to_ignore
-        missing = [
-            name
-            for name, parameter in wrapper.module.named_parameters()
-            if parameter.requires_grad and id(parameter) not in reached and name not in ignored
-        ]
-        if missing:
+        if not reached.issuperset(map(id, self.parameters)):
+            missing = [
+                name
+                for name, parameter in wrapper.module.named_parameters()
+                if id(parameter) in set(map(id, self.parameters)) - reached
+            ]
             raise UnreducedError(
                 f"the loss does not depend on {', '.join(missing)}, so DistributedDataParallel would wait for them and leave others "
                 "unaveraged; make it with find_unused_parameters=True, or freeze them before"

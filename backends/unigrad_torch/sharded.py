@@ -47,8 +47,10 @@ def _states() -> list[Any]:
     """Return the states of all living modules given to fully_shard."""
     if "torch.distributed.fsdp._fully_shard._fully_shard" not in sys.modules:
         return []
-    composable = sys.modules["torch.distributed._composable_state"]
-    found = [reference() for reference in list(composable._module_state_mapping.values())]
+    known = sys.modules["torch.distributed._composable_state"]._module_state_mapping
+    if not known:
+        return []
+    found = [reference() for reference in list(known.values())]
     states = {id(state): state for state in found if hasattr(state, "_fsdp_param_groups")}
     return list(states.values())
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unigrad_torch.sharing import snapshot
+
 plainly = torch._C.DisableTorchFunctionSubclass
 """Context in which leaves that wait for their first use are read and written like any other."""
+_GRAD = attrgetter("grad")
 
 
 class Slots:
@@ -25,27 +29,35 @@ class Slots:
         Ids of those whose present gradient lies in memory that the backward writes.
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ("_copies", "_held", "_others", "_tensors")
 
     def __init__(self, tensors: Iterable[Any], contents: Mapping[int, Tensor], overwritten: set[int]) -> None:
-        self._before: list[tuple[Any, Any, Any]] = []
         with plainly():
-            for tensor in tensors:
-                held = tensor.grad if tensor.is_leaf or tensor.retains_grad else None
-                copy = held.clone() if held is not None and id(tensor) in overwritten else None
-                self._before.append((tensor, held, copy))
-            for tensor, _, _ in self._before:
-                if tensor.is_leaf or tensor.retains_grad:
-                    tensor.grad = contents.get(id(tensor))
+            tensors = list(tensors)
+            # others have no slot of their own before the backward makes one
+            self._tensors = [tensor for tensor in tensors if tensor.is_leaf or tensor.retains_grad]
+            self._others = (
+                [tensor for tensor in tensors if not tensor.is_leaf] if len(tensors) > len(self._tensors) else []
+            )
+            self._held = list(map(_GRAD, self._tensors))
+            self._copies = [
+                (held, held.clone())
+                for tensor, held in zip(self._tensors, self._held, strict=True)
+                if held is not None and id(tensor) in overwritten
+            ]
+            for tensor in self._tensors:
+                tensor.grad = contents.get(id(tensor)) if contents else None
 
     def restore(self) -> None:
         """Put back the very tensors that were there, with the values that they had."""
         with plainly(), torch.no_grad():
-            for tensor, held, copy in self._before:
-                if tensor.is_leaf or tensor.retains_grad:
-                    tensor.grad = held
-                if copy is not None:
-                    held.copy_(copy)
+            for tensor in self._others:
+                if tensor.retains_grad:
+                    tensor.grad = None
+            for tensor, held in zip(self._tensors, self._held, strict=True):
+                tensor.grad = held
+            for held, copy in self._copies:
+                held.copy_(copy)
 
 
 class Probe:
@@ -74,16 +86,13 @@ class Probe:
             self._hooks[own] = self._look
 
     def _look(self, leaf: Any) -> None:
-        with plainly():
-            gradient = leaf.grad
-            self.used = leaf._version != self._version or (gradient is None and self._copy is not None)
-            if gradient is None or self.used:
-                return
-            if gradient is self._seen and gradient._version == self._seen_version:
-                return
-            self._seen, self._seen_version = gradient, gradient._version
-            # of its own: the hook may keep what it finds, or clear it in place
-            self._copy = gradient.detach().clone()
+        gradient = leaf.grad
+        self.used = leaf._version != self._version or (gradient is None and self._copy is not None)
+        if gradient is None or self.used or (gradient is self._seen and gradient._version == self._seen_version):
+            return
+        # of its own: the hook may keep what it finds, or clear it in place; a hook that has run may look into its memory
+        self._copy = snapshot(gradient) if self._seen is None else gradient.detach().clone()
+        self._seen, self._seen_version = gradient, gradient._version
 
     def remove(self) -> None:
         """Leave the hooks as they were."""
@@ -96,8 +105,6 @@ class Probe:
         self._seen = self._copy = None
         if copy is None:
             return None
-        if seen._version != self._seen_version and seen.layout is torch.strided and bool(seen.count_nonzero()):
-            return (
-                seen.detach().clone()
-            )  # one hook changed it in place, say reduced it, before it stepped and took it away
-        return copy
+        # one hook changed it in place, say reduced it, before it stepped and took it away
+        changed = seen._version != self._seen_version and seen.layout is torch.strided and bool(seen.count_nonzero())
+        return seen.detach().clone() if changed else copy

@@ -185,8 +185,11 @@ class Samples(Protocol):
 class Bench(Protocol):
     """Module ``bench`` of a backend: the framework's own idiom, for ``unigrad bench``.
 
-    It may also have ``BOUNDS``: what the figures ``"step, large"``, ``"step, small"``, ``"input"``, ``"checkpoint, time"`` and
-    ``"checkpoint, peak"`` may be at most.
+    It may also have ``BOUNDS``: what the figures ``"step, large"``, ``"step, small"``, ``"input"``, ``"checkpoint, time"``,
+    ``"checkpoint, peak"``, ``"native engine"`` and ``"several processes"`` may be at most. A backend with another engine than the
+    pure one may have ``hooked(model)``, which makes a model need it, and, if processes can share a model,
+    ``processes(folder, rank, count)``, a context in which this process is one of several that meet in a folder, and ``averaged(model)``,
+    which has them average its gradients.
     """
 
     def stack(self, layers: int, width: int, activation: str | None) -> Any:

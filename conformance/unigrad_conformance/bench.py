@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from unigrad_conformance import bench_cases, quiet
-from unigrad_conformance.bench_cases import CASES, Figure
+from unigrad_conformance import bench_cases, bench_engines, quiet
+from unigrad_conformance.bench_cases import Figure
 
 __all__ = ["main"]
+
+CASES = (*bench_cases.CASES, *bench_engines.CASES)
 
 
 def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "") -> tuple[int, dict[str, Any]]:

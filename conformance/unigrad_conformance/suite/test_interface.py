@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 
+import unigrad
 from unigrad.interface import check_interface
 from unigrad.samples import NoSampleError, Operations, Samples
 
@@ -48,3 +50,11 @@ def test_every_operation_of_the_samples_is_there(samples):
     assert not faults, f"missing in {samples.__name__}.operations (NoSampleError if there is none): {', '.join(faults)}"
     if lacking:
         raise NoSampleError(f"the framework has no {', '.join(lacking)}")
+
+
+def test_the_samples_belong_to_the_backend(backend, samples):
+    """Where two backends of one framework are installed, the other one would be tested in silence."""
+    found = unigrad.backend_of(samples.leaf(np.ones(2, "float32")))
+    assert found.spec.name == backend.spec.name, (
+        f"objects of {backend.spec.framework} are served by backend {found.spec.name!r}; uninstall one"
+    )

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import copy as copies
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-import toygrad
-from toygrad import Buffer, Dense, Module, Parameter, Tensor
+from toygrad import Buffer, Module, Parameter, Tensor, functions, sequences, state
+from toygrad import layers as kinds
 
 from unigrad.protocols import Entry, Structure
+from unigrad_toy.facade import facade as facade
+
+ROLES = {
+    kinds.Dense: "dense",
+    kinds.Conv2d: "conv",
+    kinds.ConvTranspose2d: "transposed conv",
+    kinds.Embedding: "embedding",
+    kinds.BatchNorm: "norm",
+    kinds.LayerNorm: "norm",
+    sequences.Recurrent: "recurrent",
+}
+RECURRENT_NAMES = {
+    "input_weight": "weight_ih_l0",
+    "hidden_weight": "weight_hh_l0",
+    "input_bias": "bias_ih_l0",
+    "hidden_bias": "bias_hh_l0",
+}
 
 
 def is_model(obj: object) -> bool:
@@ -27,30 +44,41 @@ def unwrap(model: Any) -> Any:
 
 
 def structure(model: Any, known: Structure | None = None) -> Structure:
-    parameters, buffers = [], []
-    for path, module in model.modules():
-        role = "dense" if isinstance(module, Dense) else "other"
-        for key, value in vars(module).items():
-            name = f"{path}.{key}" if path else key
-            if isinstance(value, Parameter):
-                parameters.append(Entry(name, name, value, role, path, module, key))
-            elif isinstance(value, Buffer):
-                buffers.append(Entry(name, name, value, role, path, module, key))
-    token = [(entry.name, id(entry.tensor)) for entry in parameters + buffers]
+    # By its dictionary, which a module shares with its facade.
+    places = [(path, module, vars(module)) for path, module in model.modules()]
+    token = [
+        (path, id(held), [(key, id(value)) for key, value in held.items() if isinstance(value, (Module, Tensor))])
+        for path, _, held in places
+    ]
     if known is not None and known.token == token:
         return known
-    return Structure(tuple(parameters), tuple(buffers), token=token)
+    parameters, buffers, norms = [], [], {}
+    seen: set[int] = set()
+    for path, module, held in places:
+        role = next((role for kind, role in ROLES.items() if isinstance(module, kind)), "other")
+        for key, value in held.items():
+            leaf = RECURRENT_NAMES.get(key, key) if role == "recurrent" else key
+            name, native = (f"{path}.{last}" if path else last for last in (leaf, key))
+            entry = Entry(name, native, value, role, path, module, key)
+            if isinstance(value, Parameter):
+                parameters.append(entry)
+            elif isinstance(value, Buffer) and id(held) not in seen:
+                buffers.append(entry)
+        if isinstance(module, kinds.BatchNorm) and id(held) not in seen:
+            norms[path] = module
+        seen.add(id(held))
+    return Structure(tuple(parameters), tuple(buffers), norms=norms, token=token)
 
 
 def call(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None, frozen: Sequence[Any]
 ) -> Any:
-    # toygrad has no normalization layers, so that nothing can be in ``frozen``.
-    if training is None:
-        return model(*args, **kwargs)
     before = modes(model)
-    set_training(model, training)
     try:
+        if training is not None:
+            set_training(model, training)
+        for layer in frozen:
+            layer.training = False
         return model(*args, **kwargs)
     finally:
         set_modes(model, before)
@@ -75,42 +103,20 @@ def set_modes(model: Any, modes: Any) -> None:
 
 
 def couples_samples(model: Any) -> str | None:
-    return None
+    norms = (path for path, module in model.modules() if isinstance(module, kinds.BatchNorm) and module.training)
+    return next(norms, None)
 
 
 def copy(model: Any) -> Any:
     return copies.deepcopy(model)
 
 
-def facade(model: Any, run: Callable[..., Any]) -> Any:
-    class Twin(type(model)):  # type: ignore[misc]  # its base is known at run time only
-        __slots__ = ("enabled",)  # not in the dictionary, which is the model's
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return run(model.forward, *args, **kwargs) if self.enabled else model.forward(*args, **kwargs)
-
-        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-            twin = facade(copies.deepcopy(model, memo), run)
-            twin.enabled = self.enabled
-            return twin
-
-    twin = object.__new__(Twin)
-    twin.__dict__ = vars(model)
-    twin.enabled = True
-    return twin
-
-
 def layers(model: Any) -> list[Any]:
-    return [module for _, module in model.modules()]
+    return list({id(module): module for _, module in model.modules()}.values())
 
 
-@contextmanager
-def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> Iterator[None]:
-    toygrad.call_hooks.append(callback)
-    try:
-        yield
-    finally:
-        toygrad.call_hooks.remove(callback)
+def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> AbstractContextManager[Any]:
+    return state.changed(call_hooks=(*state.call_hooks, callback))
 
 
 def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
@@ -118,17 +124,17 @@ def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def trainable(parameter: Any) -> bool:
-    return bool(parameter.requires_grad and parameter.is_leaf)
+    return bool(parameter.trainable)
 
 
 def set_trainable(parameter: Any, trainable: bool) -> None:
-    parameter.requires_grad = trainable
+    parameter.trainable = trainable
 
 
 def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
-    before = [getattr(entry.owner, entry.key) for entry in entries]
+    before = [vars(entry.owner)[entry.key] for entry in entries]
     for entry, tensor in zip(entries, tensors, strict=True):
-        setattr(entry.owner, entry.key, tensor)
+        vars(entry.owner)[entry.key] = tensor
     return before
 
 
@@ -137,7 +143,7 @@ def assign(tensor: Any, array: Any) -> None:
 
 
 def version(tensor: Any) -> Hashable:
-    return int(tensor.version)
+    return int(tensor.memory.writes)
 
 
 def to_numpy(tensor: Any) -> Any:
@@ -157,17 +163,15 @@ def dtype(tensor: Any) -> str:
 
 
 def is_floating(tensor: Any) -> bool:
-    return True
+    return bool(tensor.data.dtype.kind == "f")
 
 
 def requires_gradient(tensor: Any) -> bool:
-    return bool(tensor.requires_grad)
+    return bool(tensor.tracked)
 
 
 def clone(tensor: Any) -> Any:
-    twin = type(tensor)(tensor.data)
-    twin.requires_grad = False
-    return twin
+    return Buffer(tensor.data) if isinstance(tensor, Buffer) else Tensor(tensor.data)
 
 
 def snapshot(tensor: Any) -> Any:
@@ -179,24 +183,22 @@ def zeros(tensor: Any) -> Any:
 
 
 def add(left: Any, right: Any) -> Any:
-    return left + right
+    with np.errstate(all="ignore"):  # a gradient that is inf or nan is an answer
+        return left + right
 
 
 def scale(tensor: Any, factor: Any) -> Any:
-    return tensor * factor
+    with np.errstate(all="ignore"):
+        return tensor * (functions.cast(factor, dtype(tensor)) if isinstance(factor, Tensor) else factor)
 
 
 def cast(tensor: Any, dtype: str) -> Any:
-    target = np.dtype(dtype)
-    if tensor.data.dtype == target:
-        return tensor
-    source = tensor.data.dtype
-    return toygrad.record(tensor.data.astype(target), (tensor,), lambda c: (c.astype(source),))
+    return functions.cast(tensor, dtype)
 
 
 def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
-    norm = float(np.sqrt(sum(float((t.data * t.data).sum()) for t in tensors)))
-    return float(np.minimum(1.0, maximum / norm)) if norm else 1.0  # min() of Python would turn NaN into 1
+    norm = float(np.sqrt(sum(float(np.square(t.data, dtype=np.float64).sum()) for t in tensors)))
+    return float(np.minimum(1.0, maximum / norm)) if norm else 1.0  # min() of Python would turn nan into 1
 
 
 def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:
@@ -204,7 +206,7 @@ def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
-    return toygrad.join(tensors, axis)
+    return functions.join(tensors, axis)
 
 
 def equal(left: Any, right: Any) -> bool:

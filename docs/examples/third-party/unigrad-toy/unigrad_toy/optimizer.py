@@ -1,4 +1,4 @@
-"""Steps of toygrad's optimizer on given gradients. See ``unigrad.protocols.OptimizerModule``."""
+"""Steps of toygrad's optimizers on given gradients. See ``unigrad.protocols.OptimizerModule``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from toygrad import SGD
+from toygrad import Tensor
+from toygrad.optimizers import Optimizer
 
 
 def is_optimizer(obj: object) -> bool:
-    return isinstance(obj, SGD)
+    return isinstance(obj, Optimizer)
 
 
 def create(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
@@ -22,23 +23,28 @@ def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
 
 
 def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
-    before = [(p, p.grad) for p in optimizer.parameters]
-    given = {id(p): gradient for p, gradient in gradients}
+    before = [(parameter, parameter.grad) for parameter in optimizer.parameters]
+    given = {id(parameter): gradient for parameter, gradient in gradients}
     try:
-        for p in optimizer.parameters:
-            p.grad = given.get(id(p))
+        for parameter in optimizer.parameters:
+            parameter.grad = given.get(id(parameter))
         optimizer.step()
     finally:
-        for p, gradient in before:
-            p.grad = gradient
+        for parameter, gradient in before:
+            parameter.grad = gradient
 
 
 def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-    velocity = optimizer.velocity.get(id(parameter))
-    return {} if velocity is None else {"velocity": velocity}
+    kept = optimizer.memory.get(parameter, {})
+    return {name: Tensor(value) if isinstance(value, np.ndarray) else value for name, value in kept.items()}
 
 
 def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
-    optimizer.velocity.pop(id(parameter), None)
+    optimizer.memory.pop(parameter, None)
     if state:
-        optimizer.velocity[id(parameter)] = np.array(state["velocity"])
+        optimizer.memory[parameter] = {name: _plain(value) for name, value in state.items()}
+
+
+def _plain(value: Any) -> Any:
+    value = value.data if isinstance(value, Tensor) else value
+    return np.array(value) if isinstance(value, np.ndarray) else value

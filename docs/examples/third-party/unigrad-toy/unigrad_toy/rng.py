@@ -6,21 +6,21 @@ import json
 from typing import Any
 
 import numpy as np
-import toygrad
+from toygrad import randomness
 
 from unigrad.errors import UnsupportedError
 
 
 def seed(seed: int) -> None:
-    toygrad.seed(seed)
+    randomness.seed(seed)
 
 
 def snapshot() -> Any:
-    return toygrad.generator.bit_generator.state
+    return randomness.generator.bit_generator.state
 
 
 def restore(state: Any) -> None:
-    toygrad.generator.bit_generator.state = state
+    randomness.generator.bit_generator.state = state
 
 
 def is_generator(obj: object) -> bool:
@@ -40,4 +40,7 @@ def to_portable(state: Any) -> Any:
 
 
 def from_portable(array: Any) -> Any:
-    return json.loads(bytes(array))
+    state = json.loads(bytes(array))
+    if not isinstance(state, dict) or "bit_generator" not in state:
+        raise ValueError("these bytes are not a state of toygrad's generator")
+    return state

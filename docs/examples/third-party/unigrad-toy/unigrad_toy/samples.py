@@ -1,4 +1,4 @@
-"""What toygrad has of the suite's layers and operations. See ``unigrad.samples``."""
+"""The suite's layers and operations in toygrad. See ``unigrad.samples``."""
 
 from __future__ import annotations
 
@@ -10,55 +10,69 @@ from typing import Any
 
 import numpy as np
 import toygrad
-from toygrad import SGD, Buffer, Dense, Dropout, Module, Parameter, Tensor
+from toygrad import Buffer, Module, Parameter, Tensor, functions, layers, optimizers, randomness, sequences
 
+from unigrad.errors import UnsupportedError
 from unigrad.samples import NoSampleError
 
 
 class Operations:
-    """Operations that toygrad has; each other one is no sample."""
+    """Operations of toygrad under the names of the suite."""
 
-    tanh = staticmethod(toygrad.tanh)
-    sin = staticmethod(toygrad.sin)
-    stop_gradient = staticmethod(toygrad.detach)
-    concat = staticmethod(toygrad.join)
-    normal = staticmethod(toygrad.noise)
-    uniform = staticmethod(toygrad.uniform)
-    dropout = staticmethod(toygrad.dropout)
+    exp = staticmethod(functions.exp)
+    log = staticmethod(functions.log)
+    sqrt = staticmethod(functions.sqrt)
+    tanh = staticmethod(functions.tanh)
+    sin = staticmethod(functions.sin)
+    cos = staticmethod(functions.cos)
+    sigmoid = staticmethod(functions.sigmoid)
+    relu = staticmethod(functions.relu)
+    relu6 = staticmethod(functions.relu6)
+    gelu = staticmethod(functions.gelu)
+    hardswish = staticmethod(functions.hardswish)
+    absolute = staticmethod(functions.absolute)
+    round = staticmethod(functions.rounded)
+    sign = staticmethod(functions.sign)
+    softmax = staticmethod(functions.softmax)
+    maximum = staticmethod(functions.maximum)
+    norm = staticmethod(functions.norm)
+    sum = staticmethod(functions.total)
+    mean = staticmethod(functions.mean)
+    max = staticmethod(functions.largest)
+    argmax = staticmethod(functions.place_of_largest)
+    matmul = staticmethod(functions.matmul)
+    reshape = staticmethod(functions.reshape)
+    transpose = staticmethod(functions.transpose)
+    index = staticmethod(functions.pick)
+    take = staticmethod(functions.pick)
+    concat = staticmethod(functions.join)
+    split = staticmethod(functions.split)
+    where = staticmethod(functions.where)
+    stop_gradient = staticmethod(functions.detach)
+    cast = staticmethod(functions.cast)
+    dropout = staticmethod(randomness.dropout)
+    normal = staticmethod(randomness.normal)
+    uniform = staticmethod(randomness.uniform)
+    cross_entropy = staticmethod(functions.cross_entropy)
 
-    def sum(self, x: Tensor, axis: int | None = None) -> Tensor:
-        """Sum of all elements."""
-        if axis is not None:
-            raise NoSampleError("sum along an axis")
-        return toygrad.total(x)
+    @staticmethod
+    def minimum_value(x: Tensor, value: float) -> Tensor:
+        """Limit from below."""
+        return functions.clip(x, low=value)
 
-    def mean(self, x: Tensor, axis: int | None = None) -> Tensor:
-        """Mean of all elements."""
-        return self.sum(x, axis) / x.data.size
-
-    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
-        """Matrix product."""
-        return x @ y
-
-    def index(self, x: Tensor, key: Any) -> Tensor:
-        """Return ``x[key]``."""
-        return x[key]
-
-    def set_item(self, x: Tensor, index: int, value: float) -> Tensor:
+    @staticmethod
+    def set_item(x: Tensor, index: int, value: float) -> Tensor:
         """Return a copy with another value for one element; writing in place is never recorded."""
-        keep = np.ones_like(x.data)
-        keep[index] = 0.0
-        return toygrad.record(np.where(keep, x.data, value).astype(x.data.dtype), (x,), lambda c: (c * keep,))
-
-    def __getattr__(self, name: str) -> Any:
-        raise NoSampleError(f"toygrad has no {name}")
+        there = np.zeros(x.shape, bool)
+        there[index] = True
+        return functions.where(Tensor(there), value, x)
 
 
 operations = Operations()
-conventions: Mapping[str, str] = {"in_place": "no"}
+conventions: Mapping[str, str] = {"running_variance": "unbiased", "in_place": "no"}
 
 
-class Layer(Module):
+class Model(Module):
     """A module whose forward is a given function of itself and the inputs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -70,11 +84,15 @@ class Layer(Module):
 
 
 def tensor(array: Any, dtype: str | None = None) -> Any:
-    return Tensor(_floats(array, dtype))
+    if dtype == "bfloat16":
+        raise UnsupportedError("backend 'toy' has no bfloat16")
+    return Tensor(array, dtype=dtype)
 
 
 def leaf(array: Any, dtype: str | None = None) -> Any:
-    return Tensor(_floats(array, dtype), requires_grad=True)
+    if dtype not in (None, "float32", "float64"):
+        raise UnsupportedError(f"backend 'toy' does not support gradients of {dtype}")
+    return Parameter(array, dtype)
 
 
 def model(
@@ -86,30 +104,58 @@ def model(
     generators: Mapping[str, int] | None = None,
 ) -> Any:
     if generators:
-        raise NoSampleError("toygrad has one generator only")
-    made = Layer(forward)
+        raise UnsupportedError("backend 'toy' has no generators but its global one")
+    made = Model(forward)
     for name, value in (parameters or {}).items():
-        setattr(made, name, value if isinstance(value, Parameter) else Parameter(_floats(value)))
+        setattr(made, name, value if isinstance(value, Parameter) else Parameter(value))
     for name, value in (buffers or {}).items():
-        setattr(made, name, Buffer(_floats(value)))
+        setattr(made, name, Buffer(value))
     for name, value in (layers or {}).items():
         setattr(made, name, value)
     return made
 
 
+def _attention(features: int, heads: int, seed: int) -> Module:
+    numbers = np.random.default_rng(seed)
+    shapes = (3 * features, features), (3 * features,), (features, features), (features,)
+    values = [(numbers.standard_normal(shape) / np.sqrt(features)).astype("float32") for shape in shapes]
+    return sequences.Attention(heads, *values)
+
+
+def _no_lazy_layers(**config: Any) -> Module:
+    raise UnsupportedError("backend 'toy' creates every parameter at once")
+
+
+LAYERS: Mapping[str, Callable[..., Module]] = {
+    "dense": layers.Dense,
+    "conv2d": layers.Conv2d,
+    "conv_transpose2d": layers.ConvTranspose2d,
+    "max_pool2d": layers.MaxPool2d,
+    "batch_norm": layers.BatchNorm,
+    "layer_norm": layers.LayerNorm,
+    "dropout": layers.Dropout,
+    "embedding": lambda weight, padding_index=None: layers.Embedding(weight, padding_index),
+    "flatten": lambda: layers.Function(lambda x: functions.reshape(x, (x.shape[0], -1))),
+    "relu": lambda: layers.Function(functions.relu),
+    "tanh": lambda: layers.Function(functions.tanh),
+    "gelu": lambda: layers.Function(functions.gelu),
+    "hardswish": lambda: layers.Function(functions.hardswish),
+    "lazy_dense": _no_lazy_layers,
+    "lstm": sequences.LSTM,
+    "gru": sequences.GRU,
+    "attention": _attention,
+    "sequential": lambda layers: _chain(layers),
+}
+
+
+def _chain(modules: Sequence[Module]) -> Module:
+    return layers.Chain(*modules)
+
+
 def layer(kind: str, **config: Any) -> Any:
-    if kind == "dense":
-        return Dense(config["weight"], config.get("bias"))
-    if kind == "dropout":
-        return Dropout(config["rate"])
-    if kind == "tanh":
-        return Layer(lambda self, x: toygrad.tanh(x))
-    if kind == "sequential":
-        made = Layer(_chain)
-        for position, part in enumerate(config["layers"]):
-            setattr(made, str(position), part)
-        return made
-    raise NoSampleError(f"toygrad has no layer {kind}")
+    if kind not in LAYERS:
+        raise NoSampleError(f"toygrad has no layer {kind}")
+    return LAYERS[kind](**config)
 
 
 def set_buffer(model: Any, name: str, value: Any) -> None:
@@ -117,11 +163,11 @@ def set_buffer(model: Any, name: str, value: Any) -> None:
 
 
 def own_normal(generator: Any, shape: Sequence[int]) -> Any:
-    raise NoSampleError("toygrad has one generator only")
+    raise UnsupportedError("backend 'toy' has no generators but its global one")
 
 
 def generator(seed: int) -> Any:
-    raise NoSampleError("toygrad has one generator only")
+    raise UnsupportedError("backend 'toy' has no generators but its global one")
 
 
 def no_grad() -> AbstractContextManager[Any]:
@@ -129,21 +175,21 @@ def no_grad() -> AbstractContextManager[Any]:
 
 
 def mixed_precision(dtype: str) -> AbstractContextManager[Any]:
-    raise NoSampleError("toygrad has no mixed precision")
+    raise UnsupportedError("backend 'toy' has no mixed precision")
 
 
 def call_native_gradient(function: Callable[[Any], Any], x: Any) -> Any:
-    raise NoSampleError("toygrad leaves the way back to others")
+    point = Parameter(x.data if isinstance(x, Tensor) else x)
+    toygrad.backward(function(point))
+    return point.grad if point.grad is not None else Tensor(np.zeros_like(point.data))
 
 
 def sgd(rate: float, momentum: float = 0.0, decay: float = 0.0) -> Callable[..., Any]:
-    if decay:
-        raise NoSampleError("toygrad has no weight decay")
-    return partial(SGD, rate=rate, momentum=momentum)
+    return partial(optimizers.SGD, rate=rate, momentum=momentum, decay=decay)
 
 
 def adamw(rate: float, decay: float = 0.0) -> Callable[..., Any]:
-    raise NoSampleError("toygrad has no AdamW")
+    return partial(optimizers.AdamW, rate=rate, decay=decay)
 
 
 def change(parameter: Any, array: Any) -> None:
@@ -155,25 +201,12 @@ def change_hidden(parameter: Any, array: Any) -> None:
 
 
 def storage_alive(tensor: Any) -> Callable[[], bool]:
-    held = weakref.ref(tensor.data)
+    array = tensor.data
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    held = weakref.ref(array)
     return lambda: held() is not None
 
 
 def shared_tensor(array: Any) -> Any:
-    made = Tensor(_floats(array))  # refuses other dtypes
-    made.data = array
-    return made
-
-
-def _chain(self: Any, x: Any) -> Any:
-    for part in [value for value in vars(self).values() if isinstance(value, Module)]:
-        x = part(x)
-    return x
-
-
-def _floats(array: Any, dtype: str | None = None) -> Any:
-    found = np.asarray(array)
-    wanted = dtype or str(found.dtype)
-    if wanted not in ("float32", "float64"):
-        raise NoSampleError(f"toygrad has no {wanted}")
-    return found.astype(wanted)
+    return Tensor.of(array)

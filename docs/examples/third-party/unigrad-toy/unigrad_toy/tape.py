@@ -2,63 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import toygrad
-from toygrad import Tensor
+from toygrad import Tensor, functions, state
 
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError
 from unigrad.protocols import Structure
-
-recomputing = 0
+from unigrad_toy import recompute
 
 
 class Graph:
-    """Nodes below some losses, each after everything that uses it."""
+    """What some losses depend on."""
 
     def __init__(self, losses: Sequence[Any]) -> None:
         self.losses = losses
-        self.nodes: list[Any] = []
-        self.released: str | None = None
-        seen: set[int] = set()
-        stack = [(loss, False) for loss in losses]
-        while stack:
-            node, done = stack.pop()
-            if done:
-                self.nodes.append(node)
-            elif id(node) not in seen and node.requires_grad:
-                seen.add(id(node))
-                if node.released:
-                    self.released = f"a tensor of shape {node.data.shape}"
-                stack.append((node, True))
-                stack += [(x, False) for x in node.inputs]
-        self.nodes.reverse()
+        self.nodes, self.leaves = toygrad.below(losses)
 
     @property
-    def leaves(self) -> Sequence[Any]:
-        """Leaves that the losses depend on."""
-        return [node for node in self.nodes if node.is_leaf]
+    def released(self) -> str | None:
+        """Describe a released node, or None."""
+        return next((f"the tensor of shape {node.shape}" for node in self.nodes if node.released), None)
 
 
 class RecordingRegion:
     """Takes note of every leaf in use."""
 
     def __init__(self) -> None:
-        self.leaves: list[Any] = []
-        toygrad.use_hooks.append(self.leaves.append)
-        self.hook = toygrad.use_hooks[-1]
+        self._used: dict[int, Any] = {}
+        state.use_hooks = (*state.use_hooks, self.note)
+
+    def note(self, leaf: Any) -> None:
+        """Take note of one."""
+        self._used[id(leaf)] = leaf
 
     def expect(self, leaves: Sequence[Any], others: bool) -> None:
         """Nothing to do: every use is noted."""
 
     def used(self) -> list[Any]:
         """Return what was used since the last call."""
-        found = list(self.leaves)
-        self.leaves.clear()
+        found = list(self._used.values())
+        self._used.clear()
         return found
 
 
@@ -71,11 +57,11 @@ def open_region() -> RecordingRegion:
 
 
 def close_region(region: Any) -> None:
-    toygrad.use_hooks.remove(region.hook)
+    state.use_hooks = tuple(hook for hook in state.use_hooks if hook != region.note)
 
 
 def is_recording() -> bool:
-    return toygrad.recording
+    return state.recording
 
 
 def no_record() -> AbstractContextManager[Any]:
@@ -83,75 +69,39 @@ def no_record() -> AbstractContextManager[Any]:
 
 
 def in_recompute() -> bool:
-    return recomputing > 0
-
-
-@contextlib.contextmanager
-def recompute() -> Iterator[None]:
-    """Record, whatever the backward was called under, and tell no observer: a recompute is no use of a parameter."""
-    global recomputing
-    before, hooks = toygrad.recording, toygrad.use_hooks
-    recomputing += 1
-    toygrad.recording, toygrad.use_hooks = True, []
-    try:
-        yield
-    finally:
-        recomputing -= 1
-        toygrad.recording, toygrad.use_hooks = before, hooks
+    return recompute.running()
 
 
 def trace(losses: Sequence[Any]) -> Graph:
-    if not all(loss.requires_grad for loss in losses):
-        raise NoGraphError(
-            "nothing was recorded that leads to this loss: it is a constant, or was made outside the collector, "
-            "with recording off, or from values without a graph (detached); run the forward inside the collector"
-        )
+    if not all(loss.tracked for loss in losses):
+        raise NoGraphError
     return Graph(losses)
 
 
 def vjp(
     graph: Any, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
 ) -> list[Any | None]:
-    wanted = {id(target) for target in targets}
-    for node in reversed(graph.nodes):  # inputs first: a node is on the way if one of its inputs is
-        if any(id(x) in wanted for x in node.inputs):
-            wanted.add(id(node))
-    _refuse(graph, wanted)
-    sums: dict[int, Any] = {}
-    for loss, cotangent in zip(graph.losses, cotangents, strict=True):
-        seed = np.ones_like(loss.data) if cotangent is None else cotangent.data
-        sums[id(loss)] = sums[id(loss)] + seed if id(loss) in sums else seed
-    for node in graph.nodes:
-        if id(node) not in sums or node.pull is None:
-            continue
-        if not any(id(x) in wanted for x in node.inputs):
-            continue
-        for x, part in zip(node.inputs, node.pull(sums[id(node)]), strict=True):
-            if part is not None and id(x) in wanted:
-                sums[id(x)] = sums[id(x)] + part if id(x) in sums else part
-    return [Tensor(sums[id(target)]) if id(target) in sums else None for target in targets]
-
-
-def _refuse(graph: Any, wanted: set[int]) -> None:
-    if graph.released is not None:
-        raise GraphReleasedError(f"an earlier backward released {graph.released}; retain the graph there")
-    for node in graph.nodes:
-        if id(node) in wanted and tuple(x.version for x in node.inputs) != node.versions:
-            raise StaleGraphError(
-                f"an input of a tensor of shape {node.data.shape} was changed after the forward; run the forward again"
-            )
+    arrays = [None if cotangent is None else cotangent.data for cotangent in cotangents]
+    try:
+        found = toygrad.pullback(graph.losses, arrays, targets, graph.nodes)
+    except toygrad.ReleasedError as error:
+        raise GraphReleasedError from error
+    except toygrad.StaleError as error:
+        raise StaleGraphError from error
+    return [None if array is None else Tensor.of(array) for array in found]
 
 
 def release(graph: Any) -> None:
-    for node in graph.nodes:
-        if not node.is_leaf:
-            node.released, node.pull, node.inputs, node.versions = True, None, (), ()
+    toygrad.release(graph.nodes)
 
 
 def watch(tensor: Any) -> Any:
-    if tensor.requires_grad:
-        return toygrad.record(tensor.data, (tensor,), lambda c: (c,))
-    return Tensor(tensor.data, requires_grad=True)
+    if tensor.tracked:
+        with state.changed(recording=True):
+            return functions.alias(tensor)
+    twin = Tensor.of(tensor.data, tensor.memory)
+    twin.trainable = True
+    return twin
 
 
 def native_gradient(parameter: Any) -> Any | None:

@@ -93,7 +93,11 @@ class Fake:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         """Run the command ``unigrad`` with the fake suite in place of the real one."""
         process = self.start(*arguments, **environment)
-        output, errors = process.communicate(timeout=180)
+        try:
+            output, errors = process.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it ends its own processes
+            raise
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def start(self, *arguments: str, driver="", stdout=subprocess.PIPE, stderr=subprocess.PIPE, **environment: str):

@@ -75,6 +75,11 @@ def write_into_every_descriptor():
 def close_every_descriptor():
     os.closerange(3, 256)
 
+def take_every_descriptor():
+    os.closerange(3, 256)
+    while os.open(os.devnull, os.O_WRONLY) < 100:
+        pass
+
 def close_output():
     os.close(1)
     os.close(2)
@@ -84,7 +89,8 @@ def remove_the_folder():
     shutil.rmtree(os.getcwd())
 
 def go_on_twice():
-    os.fork()
+    if os.fork():
+        os.wait()
 
 def crash_in_a_child():
     if os.fork() == 0:
@@ -150,6 +156,7 @@ DEEDS = {
     "write_garbage_and_fail": ("", "RuntimeError: \x1b[31m]]> </testcase>"),
     "write_into_every_descriptor": ("", ""),
     "close_every_descriptor": ("exit code 70", "it could no longer tell its results) in this test"),
+    "take_every_descriptor": ("exit code 70", "it could no longer tell its results) in this test"),
     "close_output": None,  # what becomes of it is pytest's affair; it ends, and the rest goes on
     "remove_the_folder": ("", ""),
     "go_on_twice": ("", ""),
@@ -168,7 +175,7 @@ SUITE = "".join(
     f"def test_{deed}(samples, record, request):\n"
     f"    record('pid', os.getpid())\n"
     f"    samples.{deed}({'request' if deed in WITH_REQUEST else ''})\n\n"
-    f"def test_after_{deed}():\n    pass\n\n"
+    f"def test_after_{deed}(record):\n    record('pid', os.getpid())\n\n"
     for deed, clause in zip(DEEDS, ["C4"] + ["M1"] * len(DEEDS), strict=False)
 )
 
@@ -241,6 +248,12 @@ def test_a_process_lasts_until_a_test_ends_it(survived):
     assert len(set(one)) == 1
 
 
+def test_a_child_that_goes_on_as_if_it_were_the_process_tells_nothing(survived):
+    outcomes = survived.outcomes()
+    first, second = (outcomes[f"test_{which}go_on_twice"]["observations"] for which in ("", "after_"))
+    assert first == second, "the test after it was told by another process"
+
+
 def test_a_report_moves_no_cursor(survived):
     assert not re.search(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", survived.process.stdout)
     assert r"RuntimeError: \x1b[31m]]> </testcase> \x00\udcff" in survived.process.stdout
@@ -305,7 +318,7 @@ def test_the_limit_of_a_backend_holds_for_all_its_processes(fake):
     fake.suite("@pytest.mark.parametrize('i', range(40))\ndef test_a(i):\n    time.sleep(1)\n    os.abort()\n")
     began = time.monotonic()
     process = fake.check("fake", "--timeout", "8")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
     assert process.returncode == 1
     (session,) = load(fake.results)
     assert session.status == "timeout"

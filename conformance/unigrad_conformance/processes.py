@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
 import resource
@@ -21,6 +22,7 @@ _PROC = Path("/proc")
 _MARK = "UNIGRAD_CHECK"
 _NUMBERED = "test {}"  # at most 15 characters
 _LARGEST_FILE = 2**30  # bytes; no test needs more, and one that writes without end must not fill the disk
+_PIPE = 2**20  # bytes; a full pipe makes the tests wait until it is read
 _PARTING_S = 1.0  # for helpers that end by themselves when their parent has
 _ABORT_S = 2.0
 _TAIL = 2**16  # bytes of output that are read
@@ -53,20 +55,16 @@ class Worker:
     environment
         Its environment.
 
-    Attributes
-    ----------
-    pipe
-        File descriptor on which its events come.
-    silent
-        Whether nothing more can come.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self._token = secrets.token_hex(16)
         self._output = folder / "output.txt"
-        self.silent = False
-        self.pipe, theirs = os.pipe()
-        os.set_blocking(self.pipe, False)
+        self._pipe, theirs = os.pipe()
+        os.set_blocking(self._pipe, False)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, _PIPE)
         try:
             with self._output.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -80,7 +78,7 @@ class Worker:
                     start_new_session=True,
                 )
         except OSError:
-            os.close(self.pipe)
+            os.close(self._pipe)
             raise
         finally:
             os.close(theirs)
@@ -97,11 +95,9 @@ class Worker:
         return self._process.wait()
 
     def read(self) -> bytes:
-        """Return what is in the pipe now, at most a mebibyte; empty for nothing."""
+        """Return what is in the pipe now; empty for nothing."""
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self.pipe, 2**20)
-            self.silent = not data
-            return data
+            return os.read(self._pipe, _PIPE)
         return b""
 
     def memory(self, *, of_all: bool) -> int:
@@ -140,7 +136,7 @@ class Worker:
 
     def close(self) -> None:
         """Close the pipe."""
-        os.close(self.pipe)
+        os.close(self._pipe)
 
     def output(self) -> str:
         """Return the end of what it wrote."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,7 +129,7 @@ def check(
                     conclude(target, Session(target.name, status="died", message=message))
                     continue
                 running[target.name] = run
-            _wait(list(running.values()))
+            time.sleep(_POLL_S)
             for target in targets:
                 if target.name in running and (session := _step(running[target.name], watch)) is not None:
                     del running[target.name]
@@ -144,15 +144,6 @@ def check(
         for run in running.values():
             run.abandon()
     return [sessions[target.name] for target in targets]
-
-
-def _wait(runs: Sequence[Supervisor]) -> None:
-    """Wait until a process tells something, a short time at most."""
-    with selectors.DefaultSelector() as selector:
-        for run in runs:
-            if run.pipe is not None:
-                selector.register(run.pipe, selectors.EVENT_READ)
-        selector.select(_POLL_S)
 
 
 def _step(run: Supervisor, watch: Callable[[str, Progress], None]) -> Session | None:

@@ -95,11 +95,6 @@ class Supervisor:
         self._worker: Worker | None = None
 
     @property
-    def pipe(self) -> int | None:
-        """File descriptor on which the present process tells something; None if it no longer can."""
-        return None if self._running.silent else self._running.pipe
-
-    @property
     def ended(self) -> bool:
         """Whether the present process has ended."""
         return self._running.ended

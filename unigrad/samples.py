@@ -114,7 +114,11 @@ class Operations(Protocol):
 
 
 class Samples(Protocol):
-    """Native test material of one backend."""
+    """Native test material of one backend.
+
+    A backend with another engine than the pure one also has ``engines``: the name of each -> a function that takes a native model and
+    returns one of the same parameters that needs it.
+    """
 
     operations: Operations
     conventions: Mapping[str, str]

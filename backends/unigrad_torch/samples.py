@@ -46,6 +46,15 @@ def layer(kind: str, **config: Any) -> Any:
     return make_layer(kind, config)
 
 
+def _hooked(model: Any) -> Any:
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: None)
+    return model
+
+
+engines: Mapping[str, Callable[[Any], Any]] = {"native": _hooked}
+
+
 def set_buffer(model: Any, name: str, value: Any) -> None:
     """Write values into a buffer, in place as torch's own layers do."""
     with torch.no_grad():

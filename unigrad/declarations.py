@@ -19,6 +19,7 @@ from unigrad.errors import (
     BackendNotFoundError,
     BackendTooOldError,
 )
+from unigrad.fields import faults_of
 from unigrad.protocols import BackendSpec
 from unigrad.versions import version_key
 
@@ -99,6 +100,9 @@ def _read(name: str, entry: metadata.EntryPoint) -> BackendSpec:
             f"{where}: {entry.value!r} must hold one @hookimpl unigrad_backend() that returns a BackendSpec"
         )
     spec = specs[0]
+    faults = list(faults_of(spec))
+    if faults:
+        raise BackendBrokenError(f"{where}: in {entry.value!r}, {'; '.join(faults)}")
     if spec.name != name:
         raise BackendBrokenError(f"{where}: {entry.value!r} declares the name {spec.name!r}")
     if version_key(spec.minimum) is None:

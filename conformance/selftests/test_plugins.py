@@ -368,6 +368,31 @@ def test_a3_each_fault_is_a_row_and_the_good_one_is_ready(site):
     assert result.stdout == "good\n", result.stderr
 
 
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ("minimum=1.0", "its minimum is 1.0, which is to be a str"),
+        ('dtypes="float32"', "its dtypes is 'float32', which is to be a tuple of str"),
+        ("dtypes=()", "its dtypes is empty"),
+        ('capabilities={"captures"}', "its capabilities is {'captures'}, which is to be a frozenset of Capability"),
+        ('guarantees={"threads": "kept"}', "which is to be a mapping of Guarantee to str"),
+        (
+            "guarantees={__import__('unigrad.protocols').protocols.Guarantee.THREADS: 'okay'}",
+            "it says 'okay' of Guarantee.THREADS",
+        ),
+        ("distribution=3", "its distribution is 3"),
+        ("quiet=['LOG']", "its quiet is ['LOG']"),
+    ],
+)
+def test_a3_a_field_of_the_wrong_kind_is_a_row_that_names_it(site, extra, told):
+    site.backend("wrong", extra=extra)
+    site.module("wrongframe.py")
+    result = site.run("from unigrad_conformance.cli import main; main(['backends'])")
+    assert result.returncode == 0, result.stderr
+    assert told in result.stdout
+    assert "numpy" in result.stdout
+
+
 def test_a3_a_backend_that_is_still_being_written_keeps_no_other_from_work(site):
     """Its modules are there and empty, and it is of a framework that is always imported."""
     site.backend("half", framework="numpy")

@@ -46,11 +46,11 @@ class Settings:
 
 
 OPTIMIZERS: Mapping[str, Settings] = {
-    "sgd": Settings(0.1),
-    "sgd-momentum-decay": Settings(0.1, momentum=0.9, decay=0.05),
-    "adamw": Settings(0.05, decay=0.1, adaptive=True),
+    "sgd": Settings(0.125),
+    "sgd-momentum-decay": Settings(0.125, momentum=0.875, decay=0.0625),
+    "adamw": Settings(0.0625, decay=0.125, adaptive=True),
 }
-"""Optimizers under test by name."""
+"""Optimizers under test by name; their settings are the same number in single precision, in which some frameworks hold them."""
 
 
 class Reference:

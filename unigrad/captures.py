@@ -20,7 +20,11 @@ LONGEST = 1000
 
 
 def reachable(
-    function: Any, stop: Callable[[Any], bool], arguments: Any = (), closed: Collection[str] = ()
+    function: Any,
+    stop: Callable[[Any], bool],
+    arguments: Any = (),
+    closed: Collection[str] = (),
+    everywhere: bool = False,
 ) -> Iterator[tuple[str, Any]]:
     """Yield what a function can reach, nearest first, each object once.
 
@@ -37,6 +41,8 @@ def reachable(
         A nesting of further objects to begin at.
     closed
         Packages whose objects are not looked into.
+    everywhere
+        Whether functions of other packages, which are not closed, are looked into too.
 
     Yields
     ------
@@ -44,6 +50,10 @@ def reachable(
         An expression, e.g. ``hidden`` or ``self.cache[0]``, and the object.
     """
     package = _package(function)
+
+    def open_to(found: str) -> bool:
+        return found == package or (everywhere and found not in closed)
+
     waiting: deque[tuple[str, Any, int]] = deque([("arguments", arguments, 0), ("", function, 0)])
     # The objects are kept, so that the id of one made on the way is not used again.
     seen: dict[int, Any] = {}
@@ -58,7 +68,7 @@ def reachable(
             if depth >= DEPTH or kind.__module__.partition(".")[0] in closed or stop(value):
                 continue
         deeper = depth if isinstance(value, _CALLS) else depth + 1
-        waiting.extend((inner, child, deeper) for inner, child in _below(name, value, package))
+        waiting.extend((inner, child, deeper) for inner, child in _below(name, value, open_to))
 
 
 def name_in(function: Any, wanted: Callable[[Any], bool]) -> str | None:
@@ -93,7 +103,7 @@ def _package(function: Any) -> str:
     return str(getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
 
 
-def _below(name: str, value: Any, package: str) -> Iterator[tuple[str, Any]]:
+def _below(name: str, value: Any, open_to: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"{name}[{key!r}]", child) for key, child in list(value.items()))
@@ -105,12 +115,12 @@ def _below(name: str, value: Any, package: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.MethodType):
         yield from (("self", value.__self__), (name, value.__func__))
     elif isinstance(value, types.FunctionType):
-        if not name or _package(value) == package:
+        if not name or open_to(_package(value)):
             yield from _seen_by(value)
     elif isinstance(value, types.ModuleType) or (type(value).__module__.startswith("unigrad.") and not callable(value)):
         return
     elif isinstance(value, type):
-        if _package(value) == package:
+        if open_to(_package(value)):
             yield from ((f"{name}.{key}", child) for key, child in vars(value).items() if not callable(child))
     else:
         called = vars(type(value)).get("__call__")

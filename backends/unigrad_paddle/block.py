@@ -1,0 +1,200 @@
+"""A ``paddle.nn.Layer`` as named tensors; tensors to and from NumPy; arithmetic on gradients."""
+
+from __future__ import annotations
+
+import copy as _copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from paddle import nn
+
+from unigrad.errors import NotBuiltError
+from unigrad.protocols import Entry, Structure
+from unigrad_paddle.arrays import (
+    add,
+    assign,
+    cast,
+    clip_factor,
+    clone,
+    concat,
+    dtype,
+    equal,
+    from_numpy,
+    is_floating,
+    narrow,
+    requires_gradient,
+    scale,
+    shape,
+    snapshot,
+    to_numpy,
+    version,
+    zeros,
+)
+from unigrad_paddle.calls import watched
+from unigrad_paddle.facade import facade
+from unigrad_paddle.framework import Tensor, batch_norms
+from unigrad_paddle.layers import describe, inner, unchanged
+from unigrad_paddle.layers import layers as named_layers
+
+__all__ = [
+    "add",
+    "assign",
+    "call",
+    "cast",
+    "clip_factor",
+    "clone",
+    "concat",
+    "copy",
+    "couples_samples",
+    "dtype",
+    "equal",
+    "facade",
+    "from_numpy",
+    "is_floating",
+    "is_model",
+    "is_tensor",
+    "layers",
+    "modes",
+    "narrow",
+    "on_built",
+    "requires_gradient",
+    "scale",
+    "set_modes",
+    "set_trainable",
+    "set_training",
+    "shape",
+    "snapshot",
+    "structure",
+    "swap",
+    "to_numpy",
+    "trainable",
+    "training",
+    "unwrap",
+    "version",
+    "watch_calls",
+    "zeros",
+]
+
+
+def is_model(obj: object) -> bool:
+    """Whether ``obj`` is a ``paddle.nn.Layer``."""
+    return isinstance(obj, nn.Layer)
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether ``obj`` is a tensor or parameter."""
+    return isinstance(obj, Tensor)
+
+
+def unwrap(model: Any) -> Any:
+    """Return the layer inside DataParallel, else the layer itself."""
+    return inner(model)
+
+
+def structure(model: Any, known: Structure | None = None) -> Structure:
+    """Describe the layer; return ``known`` itself if nothing was added, removed, replaced or initialized since."""
+    if known is not None and unchanged(model, known):
+        return known
+    return describe(model)
+
+
+def call(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None, frozen: Sequence[Any]
+) -> Any:
+    """Call the layer; modes are afterwards as they were."""
+    switch = training is not None and model.training != training
+    if not switch and not frozen:
+        return _called(model, args, kwargs)
+    before = modes(model)
+    try:
+        if switch:
+            set_training(model, bool(training))
+        for layer in frozen:
+            layer.training = False
+        return _called(model, args, kwargs)
+    finally:
+        set_modes(model, before)
+
+
+def _called(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return model(*args, **kwargs)
+    except RuntimeError as error:
+        waiting = describe(inner(model)).pending
+        if waiting:
+            raise NotBuiltError(
+                f"these layers were made under LazyGuard and have no values yet: {', '.join(waiting) or 'the model itself'}; call "
+                "initialize() of their parameters, or load a state into them natively"
+            ) from error
+        raise
+
+
+def training(model: Any) -> bool:
+    """Return the mode of the layer."""
+    return bool(model.training)
+
+
+def set_training(model: Any, training: bool) -> None:
+    """Set the mode of the layer and all layers inside it."""
+    (model.train if training else model.eval)()
+
+
+def modes(model: Any) -> list[tuple[Any, bool]]:
+    """Return the modes of all layers."""
+    return [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+
+
+def set_modes(model: Any, modes: list[tuple[Any, bool]]) -> None:
+    """Set the modes of all layers as ``modes`` returned them."""
+    for layer, mode in modes:
+        layer.training = mode
+
+
+def couples_samples(model: Any) -> str | None:
+    """Path of the first batch normalization that would use the statistics of the batch, else None."""
+    for path, _, layer in named_layers(model):
+        if isinstance(layer, batch_norms) and layer.training and not layer._use_global_stats:
+            return path
+    return None
+
+
+def copy(model: Any) -> Any:
+    """Deep copy of the layer."""
+    return _copy.deepcopy(model)
+
+
+def layers(model: Any) -> list[Any]:
+    """Return the layer and all layers inside it."""
+    return list(model.sublayers(include_self=True))
+
+
+def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> AbstractContextManager[Any]:
+    """Call ``callback(layer)`` before each layer that this thread calls."""
+    return watched(callback)
+
+
+def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
+    """Do nothing: no call of a layer initializes its parameters."""
+    return lambda: None
+
+
+def trainable(parameter: Any) -> bool:
+    """Whether the parameter is a leaf that takes a gradient."""
+    return bool(not parameter.stop_gradient and parameter.is_leaf)
+
+
+def set_trainable(parameter: Any, trainable: bool) -> None:
+    """Make the parameter take a gradient or not."""
+    parameter.stop_gradient = not trainable
+
+
+def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
+    """Put ``tensors`` in the places of the buffers, of which batch normalization keeps some among its parameters."""
+    places = [
+        entry.owner._parameters if entry.key in entry.owner._parameters else entry.owner._buffers for entry in entries
+    ]
+    before = [place[entry.key] for place, entry in zip(places, entries, strict=True)]
+    for place, entry, tensor in zip(places, entries, tensors, strict=True):
+        place[entry.key] = tensor
+    return before

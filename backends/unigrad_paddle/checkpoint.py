@@ -1,0 +1,224 @@
+"""Recompute behind gates: the graph of a region is thrown away after its forward, and made again in a backward.
+
+The forward is recorded, so that its graph tells what each output depends on. See :mod:`unigrad_paddle.gates` for what stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import paddle
+
+from unigrad import tree
+from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleGraphError, UnsupportedError
+from unigrad.protocols import Region
+from unigrad_paddle.arrays import half, is_floating, is_half
+from unigrad_paddle.captures import captured_leaf, created, intermediates, refuse_intermediate, refuse_unknown
+from unigrad_paddle.fingerprint import fingerprint
+from unigrad_paddle.framework import Tensor, node_of
+from unigrad_paddle.gates import Gates
+from unigrad_paddle.leaves import know, leaf_of
+from unigrad_paddle.recompute import inside_region, recomputing
+from unigrad_paddle.stand_ins import occupants, stood_in
+from unigrad_paddle.tape import refuse_compiled, take, walk
+from unigrad_paddle.usage import unnoticed
+
+__all__ = ["fingerprint", "run"]
+
+_COMPILED = "Dy2StGradNode"
+
+
+def run(region: Region) -> Any:
+    """Run the region now, and again in each backward that needs its inner values."""
+    refuse_compiled("a checkpoint")
+    return _Call(region).forward()
+
+
+class _Call:
+    """One call of a region."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.leaves, self.layout = tree.flatten((region.args, region.kwargs))
+        # Containers of its own and without the tensors: the function or its caller may change those that were given.
+        self._like = tree.unflatten(self.layout, [None] * len(self.leaves), (region.args, region.kwargs))
+        with contextlib.suppress(AttributeError):
+            region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
+        self.tensors = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, Tensor)}
+        self.versions = {key: tensor.inplace_version for key, tensor in self.tensors.items()}
+        for tensor in (*self.tensors.values(), *region.parameters):
+            if not tensor.stop_gradient and is_half(tensor):
+                raise UnsupportedError(half(tensor))
+        self.rows: list[tuple[Any, str, Any]] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[int] = []
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Any]]:
+        """Return the arguments with leaves of their own in place of tensors that need a gradient, and these by the id of the tensor."""
+        twins: dict[int, Any] = {}
+        given: dict[int, Any] = {}
+        for key, tensor in self.tensors.items():
+            if tensor.stop_gradient:
+                continue
+            twin = tensor.detach()
+            twin.stop_gradient = False
+            twins[key] = twin
+            # no leaf, which could not be changed in place
+            given[key] = twin.view(list(tensor.shape))
+        values = [given.get(id(leaf), leaf) for leaf in self.leaves]
+        args, kwargs = tree.unflatten(self.layout, values, self._like)
+        return args, kwargs, twins
+
+    def changed(self) -> str | None:
+        """Name of an argument that was changed in place since the region began."""
+        for name, leaf in zip(self.layout.paths("argument"), self.leaves, strict=True):
+            if id(leaf) in self.versions and leaf.inplace_version != self.versions[id(leaf)]:
+                return str(name)
+        return None
+
+    def forward(self) -> Any:
+        """Run the function, throw its graph away, and return its outputs behind gates."""
+        region = self.region
+        args, kwargs, twins = self.arguments()
+        with created() as made, inside_region():
+            outputs = region.function(*args, **kwargs)
+        del args, kwargs
+        name = self.changed()
+        self.rows = occupants(region.places)
+        values, layout = tree.flatten(outputs)
+        gated = [number for number, value in enumerate(values) if _has_graph(value)]
+        depends = self._dependence([values[number] for number in gated], twins, made)
+        if name is not None and any(depends):
+            raise UnsupportedError(
+                f"the checkpointed function changes {name} in place, so that it cannot be run again; let it work on a copy"
+            )
+        gated = [number for number, found in zip(gated, depends, strict=True) if found]
+        depends = [found for found in depends if found]
+        region.finish(outputs)
+        self.outputs = gated
+        plain = [value.detach() if isinstance(value, Tensor) and not value.stop_gradient else value for value in values]
+        if gated:
+            gates = Gates(self.inputs, depends, self.recompute)
+            for number, output in zip(gated, gates.build([plain[number] for number in gated]), strict=True):
+                plain[number] = output
+        return tree.unflatten(layout, plain, outputs)
+
+    def _dependence(self, outputs: Sequence[Any], twins: Mapping[int, Any], made: Sequence[Any]) -> list[list[int]]:
+        """For each output the numbers of the inputs that it depends on; makes the list of inputs."""
+        region = self.region
+        know(region.parameters)
+        tensor_of = {node_of(twin): self.tensors[key] for key, twin in twins.items()}
+        made_of = {node_of(parameter): parameter for parameter in made if not parameter.stop_gradient}
+        captured = intermediates(region.function) if outputs else {}
+        numbers: dict[Any, int] = {}
+        found: list[list[int]] = []
+        for output in outputs:
+            nodes, ends = walk([node_of(output)])
+            if any(node.name() == _COMPILED for node in nodes):
+                raise UnsupportedError(
+                    "the checkpointed function calls what paddle.jit.to_static compiled, whose parameters nothing can stand in for; "
+                    "checkpoint the plain layer"
+                )
+            refuse_intermediate(captured, nodes)
+            depends = []
+            for node in ends:
+                if node not in numbers:
+                    tensor = tensor_of.get(node)
+                    if tensor is None:
+                        tensor = made_of.get(node)
+                    if tensor is None:
+                        tensor = leaf_of(node)
+                    if tensor is None:
+                        tensor = captured_leaf(region.function, node)
+                    if tensor is None:
+                        refuse_unknown()
+                    numbers[node] = len(self.inputs)
+                    self.inputs.append(tensor)
+                depends.append(numbers[node])
+            found.append(depends)
+        return found
+
+    def recompute(self, vectors: Mapping[int, Any]) -> list[Any | None]:
+        """Run the function again and return the gradient of each input for those of some outputs."""
+        name = self.changed()
+        if name is not None:
+            raise StaleGraphError(
+                f"{name} of a checkpointed function was changed in place between forward and backward; "
+                "run the forward again, or give it a copy"
+            )
+        region = self.region
+        with ExitStack() as contexts:
+            contexts.enter_context(region.replay())
+            contexts.enter_context(recomputing())
+            contexts.enter_context(unnoticed())
+            contexts.enter_context(paddle.enable_grad())
+            stand_ins = contexts.enter_context(stood_in(self.rows))
+            args, kwargs, twins = self.arguments()
+            with created() as made:
+                outputs = region.function(*args, **kwargs)
+            values = tree.flatten(outputs)[0]
+            roots = [values[self.outputs[gate]] if len(values) > self.outputs[gate] else None for gate in vectors]
+            nodes, ends = walk([node_of(root) for root in roots if _has_graph(root)])
+            _refuse_created(made, ends)
+            region.check(outputs)
+            if not all(map(_has_graph, roots)):
+                raise RecomputeMismatchError(
+                    "an output of a checkpointed function depended on what needs a gradient in the forward, and does not in the "
+                    "recompute; the function must do the same on each call"
+                )
+            own = {id(twin) for twin in (*twins.values(), *stand_ins.values())}
+            real = [leaf for leaf in map(leaf_of, ends) if leaf is not None and id(leaf) not in own]
+            if real:
+                refuse_intermediate(intermediates(region.function), nodes)
+            found = self._differentiate(roots, list(vectors.values()), real)
+            twins_of = [(twins.get(id(tensor)), stand_ins.get(id(tensor))) for tensor in self.inputs]
+            return [
+                _sum([take(twin) for twin in twins if twin is not None] + [found.get(id(tensor))])
+                for tensor, twins in zip(self.inputs, twins_of, strict=True)
+            ]
+
+    @staticmethod
+    def _differentiate(roots: Sequence[Any], vectors: Sequence[Any], real: Sequence[Any]) -> dict[int, Any]:
+        """Run Paddle's engine, and return what it wrote into leaves that nothing stands in for; what stood there is put back."""
+        merged: dict[int, tuple[Any, Any]] = {}
+        for root, vector in zip(roots, vectors, strict=True):
+            known = merged.get(id(root))
+            merged[id(root)] = (root, vector if known is None else known[1] + vector)
+        before = [(leaf, take(leaf)) for leaf in real]
+        try:
+            paddle.autograd.backward([root for root, _ in merged.values()], [vector for _, vector in merged.values()])
+            return {id(leaf): take(leaf) for leaf in real}
+        finally:
+            for leaf, gradient in before:
+                leaf.clear_gradient(False)
+                if gradient is not None:
+                    leaf.grad = gradient
+
+
+def _has_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.stop_gradient and is_floating(value) and node_of(value) is not None
+
+
+def _sum(found: Sequence[Any | None]) -> Any | None:
+    total = None
+    for one in found:
+        if one is not None:
+            total = one if total is None else total + one
+    return total
+
+
+def _refuse_created(made: Sequence[Any], ends: Sequence[Any]) -> None:
+    inside = set(ends)
+    names = [
+        f"{parameter.name} {tuple(parameter.shape)}"
+        for parameter in made
+        if not parameter.stop_gradient and node_of(parameter) in inside
+    ]
+    if names:
+        raise CreatedParameterError(
+            f"the checkpointed function creates parameters on each call ({', '.join(names)}), so that what the gradient "
+            "belongs to is thrown away; create the layer once, outside of the function"
+        )

@@ -1,0 +1,150 @@
+"""Tell which leaf tensors take part in recorded operations of a thread.
+
+Paddle tells nobody of an operation. So the table of operations, and those methods of a tensor that compute without it, are
+exchanged for ones that look at their arguments, while a region waits for the use of some leaf. Layer hooks would be wrong in both
+directions: they miss functional use and report layers whose parameters no operation took.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import paddle
+
+from unigrad_paddle.framework import Tensor, operation_table, operations, wrap_methods
+from unigrad_paddle.leaves import know
+
+__all__ = ["Region", "current", "unnoticed"]
+
+
+class _Local(threading.local):
+    region: Region | None = None
+
+
+_local = _Local()
+_lock = threading.Lock()
+_installed = 0
+
+
+class Region:
+    """A thread's region: the leaves that it waits for, and those used since they were last asked for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Any] = {}
+        self._told: list[Any] = []
+        self._others = False
+        self._watching = False
+        self._kept: dict[int, Any] = {}
+        _local.region = self
+
+    def expect(self, leaves: Sequence[Any], others: bool) -> None:
+        """Take note of the next use of each of these leaves, and of every trainable leaf if ``others``."""
+        know(leaves)
+        self._others = self._others or others
+        self._waiting.update((id(leaf), leaf) for leaf in leaves)
+        if (self._waiting or self._others) and not self._watching:
+            self._watching = True
+            _install()
+
+    def see(self, values: Any) -> None:
+        """Look for leaves among the arguments of an operation."""
+        waiting = self._waiting
+        for value in values:
+            if id(value) in waiting:
+                self._use(value)
+            elif type(value) in (list, tuple):
+                self.see(value)
+            elif self._others and _takes_gradient(value) and paddle.is_grad_enabled():
+                self._told.append(value)
+
+    def _use(self, value: Any) -> None:
+        leaf = self._waiting[id(value)]
+        if leaf.stop_gradient or not paddle.is_grad_enabled():
+            return
+        self._told.append(leaf)
+        for key in [id(value)] if value is leaf else [id(value), id(leaf)]:
+            self._waiting.pop(key, None)
+        if not self._waiting and not self._others:
+            self._stop()
+
+    def keep(self, node: Any) -> Any:
+        """Hold the node of a leaf that nobody knows, so that it stays one object while the region is open."""
+        return self._kept.setdefault(id(node), node)
+
+    def used(self) -> list[Any]:
+        """Return the leaves used since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def _stop(self) -> None:
+        if self._watching:
+            self._watching = False
+            _uninstall()
+
+    def close(self) -> None:
+        """Stop."""
+        self._stop()
+        _local.region = None
+
+
+def current() -> Region | None:
+    """Return the region of this thread."""
+    return _local.region
+
+
+def _takes_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.stop_gradient and value.is_leaf
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Let this thread use leaves without a note: a recompute is no use of what its forward used."""
+    region, _local.region = _local.region, None
+    try:
+        yield
+    finally:
+        _local.region = region
+
+
+def _watching(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        region = _local.region
+        if region is not None:
+            region.see(args)
+            if kwargs:
+                region.see(kwargs.values())
+        return function(*args, **kwargs)
+
+    return watched
+
+
+_plain_operations = operations()
+_watched_operations = {name: _watching(function) for name, function in _plain_operations.items()}
+_plain_methods, _watched_methods = wrap_methods(_watching)
+
+
+def _install() -> None:
+    global _installed
+    with _lock:
+        _installed += 1
+        if _installed == 1:
+            _exchange(_watched_operations, _watched_methods)
+
+
+def _uninstall() -> None:
+    global _installed
+    with _lock:
+        _installed -= 1
+        if not _installed:
+            _exchange(_plain_operations, _plain_methods)
+
+
+def _exchange(operations: dict[str, Any], methods: dict[str, Any]) -> None:
+    operation_table.update(operations)
+    for name, method in methods.items():
+        setattr(Tensor, name, method)

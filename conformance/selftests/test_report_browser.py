@@ -399,7 +399,7 @@ def test_it_prints_with_the_failures_open_and_without_the_filters(browser, pages
     assert not visible(browser, "#filters")
     assert not visible(browser, "nav")
     assert browser.run(
-        "[...document.querySelectorAll('#failures .list > .entry .command')].every((one) => one.checkVisibility())"
+        "[...document.querySelectorAll('#failures .entry .command')].every((one) => one.checkVisibility())"
     )
     browser.open(pages["troubled"])
     printed = base64.b64decode(browser("Page.printToPDF", preferCSSPageSize=True, generateTaggedPDF=False)["data"])

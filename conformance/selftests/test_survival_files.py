@@ -298,3 +298,32 @@ def _runs(pid):
             return False
         time.sleep(0.1)
     return True
+
+
+def test_a_terminal_that_goes_away_ends_the_check_and_keeps_its_results(fake):
+    fake.backend()
+    pids = fake.root / "pids"
+    fake.suite(HANG.format(pids=str(pids)))
+    terminal, theirs = os.openpty()
+    process = fake.start("check", "fake", "--results", str(fake.results), stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    drained = threading.Thread(target=drain, args=(terminal,))
+    drained.start()
+    while not pids.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    os.close(terminal)
+    process.communicate(timeout=60)
+    drained.join(30)
+    (session,) = load(fake.results)
+    assert (session.status, session.count("passed")) == ("interrupted", 1)
+    assert not [pid for pid in map(int, pids.read_text().split()) if _runs(pid)]
+
+
+def drain(terminal):
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:
+        return

@@ -54,10 +54,15 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bars is not None:
-            self._bars.stop()
+            with contextlib.suppress(OSError):  # as in show
+                self._bars.stop()
 
     def show(self, name: str, progress: Progress) -> None:
         """Show how far the check of a backend is."""
+        with contextlib.suppress(OSError, ValueError):  # nobody may read it any more, which is no reason to stop
+            self._show(name, progress)
+
+    def _show(self, name: str, progress: Progress) -> None:
         failed = f"{progress.failed} failed" if progress.failed else ""
         if self._bars is not None:
             self._bars.update(self._tasks[name], completed=progress.done, total=progress.total, failed=failed)
@@ -67,6 +72,5 @@ class Display:
         self._last[name] = time.monotonic()
         total = "?" if progress.total is None else progress.total
         state = "done" if progress.ended else "running"
-        with contextlib.suppress(OSError, ValueError):  # nobody may read it any more, which is no reason to stop
-            self._stream.write(f"{name}: {state}, {progress.done}/{total} tests{', ' + failed if failed else ''}\n")
-            self._stream.flush()
+        self._stream.write(f"{name}: {state}, {progress.done}/{total} tests{', ' + failed if failed else ''}\n")
+        self._stream.flush()

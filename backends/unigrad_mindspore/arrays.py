@@ -32,8 +32,8 @@ def is_floating(tensor: Any) -> bool:
 
 
 def requires_gradient(tensor: Any) -> bool:
-    """Whether the tensor is a trainable leaf or has a recorded graph."""
-    return bool(tensor._requires_grad)
+    """Whether the tensor is a trainable leaf or has a recorded graph; MindSpore gives one to a comparison too."""
+    return bool(tensor._requires_grad) and is_floating(tensor)
 
 
 def never_trainable(tensor: Any) -> bool:

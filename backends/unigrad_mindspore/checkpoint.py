@@ -24,10 +24,10 @@ from unigrad import tree
 from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleGraphError, UnsupportedError
 from unigrad.protocols import Region
 from unigrad_mindspore import dispatch
-from unigrad_mindspore.arrays import view
+from unigrad_mindspore.arrays import requires_gradient, view
 from unigrad_mindspore.captures import border_of, reached, refuse
 from unigrad_mindspore.passes import clear_at_end
-from unigrad_mindspore.pynative import recording, recording_allowed, set_flags
+from unigrad_mindspore.pynative import recorded, recording, recording_allowed
 from unigrad_mindspore.recompute import in_recompute, recomputing
 from unigrad_mindspore.versions import next_number
 
@@ -184,7 +184,7 @@ class _Frame:
             contexts.enter_context(recomputing())
             contexts.enter_context(dispatch.unobserved())
             contexts.enter_context(dispatch.repeatable())
-            contexts.enter_context(_flags_on())
+            contexts.enter_context(recorded())
             contexts.enter_context(_recording(recorder))
             try:
                 args, kwargs = tree.unflatten(*self.call)
@@ -216,23 +216,11 @@ class _Frame:
         return border_of([tensor for _, tensor, _ in self.arguments])
 
 
-@contextmanager
-def _flags_on() -> Iterator[None]:
-    from unigrad_mindspore.pynative import grad_flag
-
-    before = grad_flag(), recording_allowed()
-    set_flags(True, True)
-    try:
-        yield
-    finally:
-        set_flags(*before)
-
-
 def _tensors(outputs: Any) -> list[Any]:
     return [
         leaf
         for leaf in tree.flatten(outputs)[0]
-        if isinstance(leaf, Tensor) and leaf._requires_grad and leaf._grad_node is not None
+        if isinstance(leaf, Tensor) and requires_gradient(leaf) and leaf._grad_node is not None
     ]
 
 

@@ -12,13 +12,13 @@ from mindspore import Tensor
 
 from unigrad.errors import UnsupportedError
 from unigrad_mindspore.draws import DRAWS, UNSEEDED, stream
-from unigrad_mindspore.pynative import grad_flag, mode_depth, pop_mode, push_mode, recording_allowed
+from unigrad_mindspore.pynative import grad_flag, mode_depth, pop_mode, push_mode, recording_allowed, set_flags
 
 __all__ = ["enter", "leave", "observe", "paused", "repeatable", "seen", "unobserved"]
 
 Observer = Callable[[Any], None]
 
-_UNSEEN = frozenset({"Concat", "Select", "SelectView", "Slice", "SliceExt", "StridedSlice", "Split", "ExpandDims"})
+_UNSEEN = frozenset({"Concat", "Contiguous", "SelectView", "Slice", "StridedSlice"})
 """Nodes of operations that tell no mode of themselves, as a slice of a parameter; they are looked through."""
 
 
@@ -50,7 +50,12 @@ class _Mode(mindspore.MsDispatchMode):  # type: ignore[misc]  # the framework ha
         observer = _local.observer
         if observer is not None and grad_flag() and recording_allowed():
             _look(args, observer)
-        return func(*args)
+        on, allowed = grad_flag(), recording_allowed()
+        try:
+            return func(*args)
+        except BaseException:
+            set_flags(on, allowed)  # an operation without a kernel switches recording off
+            raise
 
 
 _mode = _Mode()

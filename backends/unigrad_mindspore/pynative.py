@@ -27,6 +27,7 @@ __all__ = [
     "mode_depth",
     "node_id",
     "raise_pending",
+    "recorded",
     "recording",
     "recording_allowed",
     "run_backward",
@@ -78,9 +79,25 @@ def set_flags(on: bool, allowed: bool) -> None:
     _executor.set_enable_grad(allowed)
 
 
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Run with recording on in this thread."""
+    before = grad_flag(), recording_allowed()
+    set_flags(True, True)
+    try:
+        yield
+    finally:
+        set_flags(*before)
+
+
 def raise_pending() -> None:
     """Wait for all operations; raise the error of one that failed, which MindSpore else raises at some later operation."""
-    _executor.sync()
+    on, allowed = grad_flag(), recording_allowed()
+    try:
+        _executor.sync()
+    except BaseException:
+        set_flags(on, allowed)  # the error has switched recording off
+        raise
 
 
 def node_id(tensor: Any) -> int | None:

@@ -6,11 +6,33 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from unigrad.errors import UnsupportedError
 from unigrad.samples import NoSampleError
-from unigrad_mindspore.arrays import from_numpy
+from unigrad_mindspore.arrays import dtype, from_numpy
+from unigrad_mindspore.sample_operations import Operations
+from unigrad_mindspore.sample_wide import convolve, convolve_transposed
+
+
+class Conv2d(nn.Conv2d):
+    """Convolution that has float64 too."""
+
+    def construct(self, x: Any) -> Any:
+        """Convolve ``x``."""
+        if dtype(x) != "float64":
+            return super().construct(x)
+        return convolve(x, self.weight, self.bias if self.has_bias else None, self.stride, self.sides)
+
+
+class Conv2dTranspose(nn.Conv2dTranspose):
+    """Transposed convolution that has float64 too."""
+
+    def construct(self, x: Any) -> Any:
+        """Convolve ``x``."""
+        if dtype(x) != "float64":
+            return super().construct(x)
+        return convolve_transposed(x, self.weight, self.bias if self.has_bias else None, self.stride, self.sides)
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -22,12 +44,44 @@ class BatchNorm(nn.BatchNorm2d):
         return ops.reshape(super().construct(ops.reshape(x, (*shape[:2], -1, 1))), shape)
 
 
+class Embedding(nn.Embedding):
+    """Embedding whose padding row gets a gradient of zero (MindSpore's own fills that row once, no more), also of no rows."""
+
+    def __init__(self, rows: int, width: int, padding_index: int | None) -> None:
+        super().__init__(rows, width, padding_idx=padding_index)
+        self.padding = None if padding_index is None else Tensor(np.arange(rows)[:, None] == padding_index)
+
+    def construct(self, ids: Any) -> Any:
+        """Return the rows at ``ids``."""
+        table = self.embedding_table
+        if self.padding is not None:
+            table = ops.where(self.padding, ops.stop_gradient(table), table)
+        return Operations.take(table, ids)
+
+
 class LSTM(nn.LSTM):
     """Long short-term memory that returns its outputs without the last state."""
 
     def construct(self, x: Any) -> Any:
         """Run over ``x`` of shape ``(batch, steps, features)``."""
-        return super().construct(x)[0]
+        return self._wide(x) if dtype(x) == "float64" else super().construct(x)[0]
+
+    def _wide(self, x: Any) -> Any:
+        """Run in plain operations: the kernel of the gradient gives no numbers in float64."""
+        weights = {parameter.name.rpartition(".")[2]: parameter for parameter in self.get_parameters()}
+        inputs, hiddens = weights["weight_ih_l0"], weights["weight_hh_l0"]
+        bias = sum(
+            (weights[name] for name in ("bias_ih_l0", "bias_hh_l0") if name in weights), start=Tensor(np.zeros(1))
+        )
+        hidden = cell = Tensor(np.zeros((x.shape[0], hiddens.shape[1])))
+        outputs = []
+        for step in range(x.shape[1]):
+            gates = ops.matmul(x[:, step], inputs.T) + ops.matmul(hidden, hiddens.T) + bias
+            enter, forget, new, leave = ops.split(gates, hiddens.shape[1], 1)
+            cell = ops.sigmoid(forget) * cell + ops.sigmoid(enter) * ops.tanh(new)
+            hidden = ops.sigmoid(leave) * ops.tanh(cell)
+            outputs.append(hidden)
+        return ops.stack(outputs, 1)
 
 
 class GRU(nn.GRU):
@@ -40,6 +94,11 @@ class GRU(nn.GRU):
 
 class Attention(nn.MultiheadAttention):
     """Multi-head attention of an input with itself; batch first."""
+
+    def __call__(self, x: Any) -> Any:
+        """Attend over ``x``."""
+        self.k_is_v = self.q_is_k = True
+        return nn.Cell.__call__(self, x)
 
     def construct(self, x: Any) -> Any:
         """Attend over ``x`` of shape ``(batch, steps, features)``."""
@@ -88,29 +147,29 @@ def _dense(weight: Any, bias: Any = None) -> nn.Cell:
     return _with_values(nn.Dense(inputs, outputs, has_bias=bias is not None), weight=weight, bias=bias)
 
 
-def _pair(value: Any) -> Any:
-    return value if isinstance(value, int) else tuple(value)
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
 
 
 def _conv2d(weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0) -> nn.Cell:
     outputs, inputs, *kernel = np.shape(weight)
-    made = nn.Conv2d(inputs, outputs, tuple(kernel), _pair(stride), "pad", _sides(padding), has_bias=bias is not None)
+    settings = {"stride": _pair(stride), "pad_mode": "pad", "padding": _sides(padding), "has_bias": bias is not None}
+    made = Conv2d(inputs, outputs, tuple(kernel), **settings)
+    made.sides = _pair(padding)
     return _with_values(made, weight=weight, bias=bias)
 
 
 def _conv_transpose2d(weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0) -> nn.Cell:
     inputs, outputs, *kernel = np.shape(weight)
-    made = nn.Conv2dTranspose(
-        inputs, outputs, tuple(kernel), _pair(stride), "pad", _sides(padding), has_bias=bias is not None
-    )
+    settings = {"stride": _pair(stride), "pad_mode": "pad", "padding": _sides(padding), "has_bias": bias is not None}
+    made = Conv2dTranspose(inputs, outputs, tuple(kernel), **settings)
+    made.sides = _pair(padding)
     return _with_values(made, weight=weight, bias=bias)
 
 
-def _sides(padding: Any) -> Any:
+def _sides(padding: Any) -> tuple[int, int, int, int]:
     """Return the padding of top, bottom, left and right."""
-    if isinstance(padding, int):
-        return padding
-    vertical, horizontal = padding
+    vertical, horizontal = _pair(padding)
     return vertical, vertical, horizontal, horizontal
 
 
@@ -120,7 +179,7 @@ def _batch_norm(channels: int, momentum: float = 0.1, epsilon: float = 1e-5, aff
 
 def _embedding(weight: Any, padding_index: int | None = None) -> nn.Cell:
     rows, width = np.shape(weight)
-    return _with_values(nn.Embedding(rows, width, padding_idx=padding_index), embedding_table=weight)
+    return _with_values(Embedding(rows, width, padding_index), embedding_table=weight)
 
 
 def _recurrent(kind: type[nn.Cell]) -> Callable[..., nn.Cell]:
@@ -132,7 +191,9 @@ def _recurrent(kind: type[nn.Cell]) -> Callable[..., nn.Cell]:
         if input_bias is not None:
             values |= {"bias_ih_l0": input_bias, "bias_hh_l0": hidden_bias}
         for parameter in made.get_parameters():
-            parameter.set_data(from_numpy(values[parameter.name.rpartition(".")[2]]))
+            made_of = from_numpy(values[parameter.name.rpartition(".")[2]])
+            parameter.set_dtype(made_of.dtype)
+            parameter.set_data(made_of)
         return made
 
     return make

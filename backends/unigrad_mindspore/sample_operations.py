@@ -5,10 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from unigrad_mindspore.arrays import cast, concat
+from unigrad_mindspore.arrays import cast, concat, dtype
+
+
+class _NoRows(mindspore._Function):  # type: ignore[misc]  # the framework has no types
+    """A lookup of nothing: the kernel of the gradient of ``gather`` refuses an empty one."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Any, shape: tuple[int, ...]) -> Any:
+        """Return no rows."""
+        ctx.save_for_backward(table)
+        return Tensor(np.zeros(shape), dtype=table.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
+        """Return zeros."""
+        (table,) = ctx.saved_tensors
+        return ops.zeros_like(table), None
 
 
 class Operations:
@@ -22,7 +39,7 @@ class Operations:
     cos = staticmethod(ops.cos)
     sigmoid = staticmethod(ops.sigmoid)
     relu = staticmethod(ops.relu)
-    relu6 = staticmethod(ops.relu6)
+    relu6 = staticmethod(lambda x: ops.relu6(x) if dtype(x) != "float64" else ops.clamp(x, 0.0, 6.0))
     gelu = staticmethod(lambda x: ops.gelu(x, approximate="none"))
     hardswish = staticmethod(ops.hardswish)
     absolute = staticmethod(ops.abs)
@@ -79,7 +96,7 @@ class Operations:
     @staticmethod
     def take(table: Any, ids: Any) -> Any:
         """Rows of ``table`` at ``ids``."""
-        return ops.gather(table, ids, 0)
+        return ops.gather(table, ids, 0) if ids.size else _NoRows.apply(table, (*ids.shape, *table.shape[1:]))
 
     @staticmethod
     def split(x: Any, parts: int, axis: int) -> Sequence[Any]:

@@ -11,12 +11,21 @@ from mindspore import Tensor, ops
 
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
 from unigrad.protocols import Structure
-from unigrad_mindspore.arrays import from_numpy, view
+from unigrad_mindspore.arrays import from_numpy, requires_gradient, view
 from unigrad_mindspore.dispatch import paused
 from unigrad_mindspore.kernels import explained, settle
 from unigrad_mindspore.marks import mark, marked
 from unigrad_mindspore.passes import backward_pass
-from unigrad_mindspore.pynative import TWICE, grad_flag, node_id, recording, recording_allowed, run_backward, set_flags
+from unigrad_mindspore.pynative import (
+    TWICE,
+    grad_flag,
+    node_id,
+    recorded,
+    recording,
+    recording_allowed,
+    run_backward,
+    set_flags,
+)
 from unigrad_mindspore.recompute import in_recompute
 from unigrad_mindspore.usage import Region, leaf_of, remember, require_recording
 from unigrad_mindspore.versions import written_at
@@ -130,23 +139,12 @@ def no_record() -> Iterator[None]:
         set_flags(grad_flag(), before)
 
 
-@contextmanager
-def recorded() -> Iterator[None]:
-    """Run with recording on in this thread."""
-    before = grad_flag(), recording_allowed()
-    set_flags(True, True)
-    try:
-        yield
-    finally:
-        set_flags(*before)
-
-
 def trace(losses: Sequence[Any]) -> _Graph:
     """Walk the graph below the losses; changes nothing."""
     require_recording()
     settle()
     for loss in losses:
-        if not loss._requires_grad or loss._grad_node is None:
+        if not requires_gradient(loss) or loss._grad_node is None:
             raise NoGraphError(
                 "nothing was recorded that leads to this loss: it is a constant, was detached (stop_gradient), depends on "
                 "frozen parameters only, or was computed under _no_grad, or outside of the collector: MindSpore records inside "

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, ops
 
-from unigrad_mindspore.pynative import grad_flag, recording_allowed, set_flags
+from unigrad_mindspore.pynative import recorded
 
 __all__ = ["next_number", "version", "written", "written_at"]
 
@@ -36,9 +36,5 @@ def written_at(tensor: Any) -> int:
 
 def next_number() -> int:
     """Return a number above those of all operations recorded so far, and not above those of later ones."""
-    on, allowed = grad_flag(), recording_allowed()
-    set_flags(True, True)
-    try:
+    with recorded():
         return int(ops.neg(_clock)._grad_node._sequence_nr())
-    finally:
-        set_flags(on, allowed)

@@ -78,7 +78,9 @@ def momentum_one(samples):
     block = unigrad.wrap({"p": samples.leaf(np.array([1.1]), "float64"), "q": samples.leaf(np.array([5.0]), "float64")})
     optimizer = unigrad.Optimizer(block, samples.sgd(0.1, momentum=0.9, decay=0.1))
     # The first direction is gradient + decay * p = 0.89 + 0.11 = 1, so p becomes 1.1 - 0.1 * 1.
-    collect(block, lambda: samples.operations.sum(block.parameters["p"] * 0.89)).apply(optimizer)
+    # A tensor: some frameworks round a Python number that meets a tensor to single precision.
+    slope = samples.tensor(np.array([0.89]))
+    collect(block, lambda: samples.operations.sum(block.parameters["p"] * slope)).apply(optimizer)
     assert to_numpy(block.parameters["p"]) == pytest.approx(1.0, abs=1e-15)
     return block, optimizer
 

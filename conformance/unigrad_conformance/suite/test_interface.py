@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import unigrad
-from unigrad.interface import check_interface
+from unigrad.interface import MODULES, check_interface
 from unigrad.samples import NoSampleError, Operations, Samples
 
 pytestmark = pytest.mark.clause("A6")
@@ -17,6 +19,24 @@ pytestmark = pytest.mark.clause("A6")
 def functions_of(protocol):
     """Return the names of the functions that a protocol lists."""
     return [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"]
+
+
+DECLARE = """
+import importlib, sys
+import unigrad
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_declaration_imports_neither_framework_nor_modules(backend):
+    """It is read where the framework is not installed, to say how to get it."""
+    result = subprocess.run([sys.executable, "-c", DECLARE, backend.spec.package], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    imported = set(result.stdout.split())
+    assert backend.spec.package in imported
+    assert not imported & {backend.spec.framework, *(f"{backend.spec.package}.{part}" for part in MODULES)}
 
 
 def test_every_function_of_the_modules_is_there(backend):

@@ -13,7 +13,7 @@ import keras
 from unigrad_tensorflow.private import Layer, call_state
 from unigrad_tensorflow.structure import places
 
-__all__ = ["in_mode", "losses", "on_built", "watch_calls"]
+__all__ = ["ambient", "in_mode", "losses", "mode", "on_built", "watch_calls"]
 
 
 def in_mode(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None) -> Any:
@@ -36,6 +36,11 @@ def ambient(training: bool) -> Iterator[None]:
             yield
         finally:
             _modes.value = before
+
+
+def mode() -> bool | None:
+    """Return the mode in which layers are called that are called without one."""
+    return _modes.value
 
 
 class _Modes(threading.local):

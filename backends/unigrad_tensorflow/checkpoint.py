@@ -16,13 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from unigrad import tree
-from unigrad.captures import name_in
-from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError, UnsupportedError
+from unigrad.captures import name_in, reachable
+from unigrad.errors import (
+    CapturedTensorError,
+    CreatedParameterError,
+    RecomputeMismatchError,
+    UnsupportedError,
+)
 from unigrad.protocols import Region
 from unigrad_tensorflow import ordering
 from unigrad_tensorflow.arrays import is_variable, value
-from unigrad_tensorflow.calls import losses
-from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened
+from unigrad_tensorflow.calls import ambient, losses, mode
+from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
 from unigrad_tensorflow.private import (
     call_state,
     differentiated,
@@ -31,8 +36,9 @@ from unigrad_tensorflow.private import (
     restored,
     should_record,
     stop_recording,
+    unstopped,
 )
-from unigrad_tensorflow.recompute import in_recompute, inside, recomputing
+from unigrad_tensorflow.recompute import in_forward, in_recompute, inside, recomputing, running
 
 __all__ = ["fingerprint", "run"]
 
@@ -83,6 +89,7 @@ class _Call:
     def __init__(self, region: Region) -> None:
         self.region = region
         self.context = call_state()
+        self.mode = mode()
         args, kwargs = region.args, region.kwargs
         leaves, self._layout = tree.flatten((args, kwargs))
         # Containers of its own and without the tensors: the function or its caller may change those that were given.
@@ -106,18 +113,19 @@ class _Call:
         region = self.region
         args, kwargs = region.args, region.kwargs
         region.args, region.kwargs = (), {}  # type: ignore[misc]  # inside another region they are inner values of that one
-        outer = current()
+        outer, nested = current(), in_forward()
         with ExitStack() as stack:
-            others = stack.enter_context(hidden())
+            others = stack.enter_context(hidden()) or bool(nested)
             if others:
                 stack.enter_context(stop_recording())
+            stack.enter_context(running(others))
             recorder = Recorder(None if outer is None else outer.epoch, within=others)
             recorder.local = {
                 key: node for key, node in self.nodes.items() if node_of_key(self._arguments, key) is None
             }
             recorder.entering = self._entering(outer)
-            recorder.foreign = should_record if outer is None and not in_recompute() else None
-            recorder.foreign = _foreign if recorder.foreign is not None else None
+            if outer is None and not in_recompute():
+                recorder.foreign = _foreign
             recorder.every = _refuse_stateful
             stack.enter_context(recorder)
             twins = stack.enter_context(inside())
@@ -125,6 +133,10 @@ class _Call:
             outputs = region.function(*args, **kwargs)
         if outer is not None:
             outer.used.update(recorder.used)
+        if nested is not None:  # the recompute of the region around it will record this one
+            for layer, loss in added:
+                layer.add_loss(loss)
+            return outputs
         return self._record(outputs, added, twins, recorder)
 
     def _entering(self, outer: Recorder | None) -> Callable[[str, Any, Any], None] | None:
@@ -149,6 +161,8 @@ class _Call:
 
     def _record(self, outputs: Any, added: list[tuple[Any, Any]], twins: list[Any], recorder: Recorder) -> Any:
         found, layout = tree.flatten(outputs)
+        for leaf in found:
+            _refuse_hidden(leaf)
         everything = [*found, *(loss for _, loss in added)]
         places = [
             index
@@ -173,14 +187,17 @@ class _Call:
         self._arguments = []
         self.nodes = {}
         values = [variable.read_value() for variable in self._variables]
-        made = _operation([everything[index] for index in places], self.backward, [*inputs, *values, *twins])
+        self._given = [*inputs, *values, *twins]
+        for tape in tapes():  # which was hidden when these were watched, and takes note of nothing then
+            for twin in twins:
+                tape.watch(twin)
+        epoch = recorder.epoch
+        made = _operation([everything[index] for index in places], self.backward, self._given)
         if not self._single:
-            made = [_operation([tensor], self._gate(number), [tensor])[0] for number, tensor in enumerate(made)]
+            made = [_operation([tensor], _Gate(self._gates, number), [tensor])[0] for number, tensor in enumerate(made)]
         for index, tensor, node, mask in zip(places, made, nodes, masks, strict=True):
-            if isinstance(node, Node) and recorder.epoch is not None:
-                attach(tensor, node)
-            elif recorder.epoch is not None:
-                attach(tensor, Node((node,), recorder.epoch, "Checkpoint"))
+            if epoch is not None:
+                attach(tensor, Node((node,), epoch, "Checkpoint"))
             if mask is not None:
                 tensor._keras_mask = mask
             everything[index] = tensor
@@ -188,23 +205,19 @@ class _Call:
             layer.add_loss(loss)
         return tree.unflatten(layout, everything[: len(found)], outputs)
 
-    def _gate(self, number: int) -> Callable[..., Any]:
-        def open_gate(inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-            self._gates[number] = True
-            return list(gradients)
-
-        return open_gate
-
-    def backward(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+    def backward(self, gradients: Sequence[Any]) -> list[Any]:
         """Run the function again and return the gradients of the operation's inputs."""
-        reached = [0] if self._single else sorted(self._gates)
-        self._gates = {}
-        gradients = [_dense(gradient) for gradient in gradients]
-        inputs, done = ordering.after(inputs, [gradients[number] for number in reached])
+        reached = [0] if self._single else list(self._gates)
+        self._gates.clear()
+        gradients = [_dense(gradients[number]) for number in reached]
+        inputs, done = ordering.after(self._given, gradients)
         given = dict(zip(self._inputs, inputs, strict=False))
         with ExitStack() as stack:
             stack.enter_context(self.region.replay())
             stack.enter_context(restored(self.context))
+            if self.mode is not None:
+                stack.enter_context(ambient(self.mode))
+            stack.enter_context(unstopped())
             stack.enter_context(recomputing())
             stack.enter_context(_no_creation())
             twins = stack.enter_context(inside())
@@ -222,21 +235,17 @@ class _Call:
                 fresh.append(tensor)
             args, kwargs = tree.unflatten(self._layout, [leaf.of(fresh) for leaf in self._places_of()], self._like)
             outputs = self.region.function(*args, **kwargs)
+            everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
+            sources = [everything[index] for index in self._places if index < len(everything)]
+            head = _head([sources[number] for number in reached if number < len(sources)], gradients)
         self.region.check(outputs)
         if len(added) != self._losses or len(twins) != self._twins:
             raise RecomputeMismatchError(
                 f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its forward "
                 f"{self._losses} and {self._twins}; the function must do the same on each call"
             )
-        everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
         targets = [*(fresh[index] for index in self._inputs), *self._variables, *twins]
-        found = differentiated(
-            tape,
-            [everything[self._places[number]] for number in reached],
-            targets,
-            [gradients[number] for number in reached],
-        )
-        return done(found)
+        return done(differentiated(tape, [head], targets, None))
 
     def _places_of(self) -> list[Any]:
         return [leaf if isinstance(leaf, _Other) else _Index(leaf) for leaf in self._leaves]
@@ -287,18 +296,60 @@ def _dense(gradient: Any) -> Any:
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _operation(outputs: list[Any], backward: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+class _Gate:
+    """Gradient function that tells that a backward has reached an output."""
+
+    def __init__(self, reached: dict[int, bool], number: int) -> None:
+        self.reached = reached
+        self.number = number
+
+    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
+        self.reached[self.number] = True
+        return list(gradients)
+
+
+def _operation(outputs: list[Any], backward: Callable[[Sequence[Any]], list[Any]], inputs: Sequence[Any]) -> list[Any]:
     """Record ``outputs`` as the result of one operation of ``inputs``."""
 
     @tf.custom_gradient
     def operation(*given: Any) -> Any:
         def gradient(*gradients: Any, variables: Any = None) -> Any:
-            found = backward(given, gradients)
+            found = backward(gradients)
             return (found, [None] * len(variables)) if variables else found
 
         return tuple(outputs), gradient
 
-    return list(operation(*inputs))
+    try:
+        return list(operation(*inputs))
+    finally:
+        outputs = []  # the function above would keep what it has returned
+
+
+def _head(outputs: list[Any], gradients: list[Any]) -> Any:
+    """Return a number whose gradient reaches the outputs with the given ones.
+
+    TensorFlow takes the operations behind the last input of an operation first. In the plain run they are taken in the order in which
+    the outputs were reached, and sums of several contributions to an inner value depend on it.
+    """
+    if len(outputs) == 1:
+        return _operation([tf.zeros(())], lambda _: gradients, outputs)[0]
+    return _operation([tf.zeros(())], lambda _: gradients[::-1], outputs[::-1])[0]
+
+
+def _refuse_hidden(leaf: Any) -> None:
+    """Raise for an output in which tensors lie where nobody finds them."""
+    if (
+        leaf is None
+        or is_variable(leaf)
+        or isinstance(leaf, tf.Tensor | str | bytes | bool | int | float | complex | np.ndarray)
+    ):
+        return
+    for name, found in reachable(leaf, lambda item: isinstance(item, tf.Tensor), closed=("tensorflow", "keras")):
+        if isinstance(found, tf.Tensor) and node_of(found) is not None:
+            raise UnsupportedError(
+                f"a checkpointed region returns a {type(leaf).__name__} that holds a tensor ({name}), which can't be found in it "
+                "again; return tensors in lists, tuples, dictionaries, named tuples or dataclasses"
+            )
 
 
 @contextmanager
@@ -308,7 +359,8 @@ def _no_creation() -> Iterator[None]:
     def refuse(create: Any, **kwargs: Any) -> Any:
         name = kwargs.get("name") or "without a name"
         raise CreatedParameterError(
-            f"a checkpointed region creates the variable {name!r} on each call: the recompute would train another than the forward. Create layers and variables once, outside of the function"
+            f"a checkpointed region creates the variable {name!r} on each call: the recompute would train another than the forward. "
+            "Create layers and variables once, outside of the function"
         )
 
     with tf.variable_creator_scope(refuse):

@@ -69,7 +69,17 @@ class Epoch:
 
 
 class Node:
-    """One recorded operation."""
+    """One recorded operation.
+
+    Parameters
+    ----------
+    below
+        What it depends on: nodes, leaves and twins.
+    epoch
+        The time of the tape that recorded it.
+    name
+        Type of the operation.
+    """
 
     __slots__ = ("__weakref__", "below", "epoch", "name", "serial")
 

@@ -47,6 +47,7 @@ __all__ = [
     "should_record",
     "stop_recording",
     "stopped",
+    "unstopped",
     "variable_of",
     "watcher_new",
     "watcher_remove",
@@ -74,16 +75,23 @@ def any_tape() -> bool:
     return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
+@contextmanager
+def unstopped() -> Iterator[None]:
+    """Run as if nobody had stopped recording in this thread."""
+    if not stopped():
+        yield
+        return
+    pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+    try:
+        yield
+    finally:
+        pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
 def should_record(tensors: Sequence[Any]) -> bool:
     """Whether some tape of this thread has recorded what leads to one of the tensors, also while recording is stopped."""
-    paused = stopped()
-    if paused:
-        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-    try:
+    with unstopped():
         return bool(pywrap_tfe.TFE_Py_TapeSetShouldRecordBackprop(list(tensors)))
-    finally:
-        if paused:
-            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
 def raw(variable: Any) -> Any:

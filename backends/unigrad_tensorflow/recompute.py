@@ -1,4 +1,4 @@
-"""Whether a checkpoint is being recomputed in this thread, and what is watched inside of a region."""
+"""Whether a region runs in this thread, for the first time or again, and what is watched inside of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["in_recompute", "inside", "recomputing", "watched_inside"]
+__all__ = ["in_forward", "in_recompute", "inside", "recomputing", "running", "watched_inside"]
 
 
 class _State(threading.local):
     depth = 0
+    forward: bool | None = None
     watched: list[Any] | None = None
 
 
@@ -23,14 +24,31 @@ def in_recompute() -> bool:
     return _state.depth > 0
 
 
+def in_forward() -> bool | None:
+    """Whether the first run of a region is on, in which recording is stopped for its own sake; None if none is."""
+    return _state.forward
+
+
+@contextmanager
+def running(stopped: bool) -> Iterator[None]:
+    """Mark the first run of a region, and whether it has stopped all recording."""
+    before, _state.forward = _state.forward, stopped
+    try:
+        yield
+    finally:
+        _state.forward = before
+
+
 @contextmanager
 def recomputing() -> Iterator[None]:
     """Mark a recompute."""
+    before, _state.forward = _state.forward, None
     _state.depth += 1
     try:
         yield
     finally:
         _state.depth -= 1
+        _state.forward = before
 
 
 @contextmanager

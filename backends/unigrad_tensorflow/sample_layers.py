@@ -16,6 +16,7 @@ import tensorflow as tf
 from unigrad.samples import NoSampleError
 from unigrad_tensorflow import layers as known
 from unigrad_tensorflow.arrays import from_numpy, is_variable
+from unigrad_tensorflow.copies import copy_into
 
 __all__ = ["Model", "make_layer"]
 
@@ -32,6 +33,9 @@ class Plain(keras.layers.Layer):
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
         self.built = True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy_into(self, memo)  # Keras copies by saving, which asks for a configuration
 
     def hold(self, name: str, value: Any, trainable: bool = True) -> Any:
         """Make a variable with the given values an attribute."""
@@ -188,6 +192,11 @@ class BatchNorm(keras.layers.BatchNormalization):
         super().__init__(axis=1, momentum=1 - momentum, epsilon=epsilon, center=affine, scale=affine)
         self.build((None, channels))
         self.input_spec = None
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Normalize over all axes but the channels', of which Keras asks to know the number before."""
+        self._reduction_axes = [axis for axis in range(len(inputs.shape)) if axis != 1]
+        return super().call(inputs, training=training, mask=mask)
 
 
 class LayerNorm(keras.layers.LayerNormalization):

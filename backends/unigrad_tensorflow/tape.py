@@ -19,8 +19,8 @@ from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad.protocols import Structure
 from unigrad_tensorflow import graph as recorded
 from unigrad_tensorflow.graph import Epoch, Node, Recorder, Twin, attach, hidden, node_of, silent
-from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped
-from unigrad_tensorflow.recompute import in_recompute, watched_inside
+from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
+from unigrad_tensorflow.recompute import in_forward, in_recompute, watched_inside
 
 __all__ = [
     "close_region",
@@ -176,6 +176,9 @@ def is_recording() -> bool:
 
     The operations of a ``tf.function`` are there to be differentiated from outside, whether or not a tape is open while it is traced.
     """
+    forward = in_forward()
+    if forward is not None:
+        return forward or not stopped()
     if stopped():
         return False
     return not tf.executing_eagerly() or any_tape()
@@ -238,6 +241,7 @@ def vjp(
             for loss, cotangent in zip(losses, cotangents, strict=True)
         ]
     with ExitStack() as stack:
+        stack.enter_context(unstopped())
         if not create:
             stack.enter_context(silent())
             stack.enter_context(hidden())

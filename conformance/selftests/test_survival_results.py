@@ -184,6 +184,8 @@ def huge_array():
         pytest.param(archive(a=b"\x93NUMPY\x01\x00\x10\x00__import__('os')"), id="code-in-header"),
         pytest.param(archive(other=array_bytes(np.ones(3))), id="other-names"),
         pytest.param(archive(a=b"no array"), id="no-array"),
+        pytest.param(archive(**{"test_a.py::test_a/x": array_bytes(np.array(["text"]))}), id="text-array"),
+        pytest.param(archive(**{"test_a.py::test_a/x": array_bytes(np.zeros(2, "f8,i4"))}), id="records"),
     ],
 )
 def test_hostile_arrays_are_told_and_nothing_in_them_is_run(folder, monkeypatch, content):

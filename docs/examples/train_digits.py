@@ -45,7 +45,7 @@ def positive(text: str) -> int:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True, choices=("numpy", "torch"))
+    parser.add_argument("--backend", required=True, choices=("mindspore", "numpy", "paddle", "tensorflow", "torch"))
     parser.add_argument("--epochs", type=positive, default=12)
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate")
     parser.add_argument("--dropout", type=float, default=0.2)
@@ -78,17 +78,18 @@ def digits(dtype: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     return images[:cut], labels[:cut], images[cut:], labels[cut:]
 
 
-def initial_state(block: unigrad.Block, seed: int) -> dict[str, np.ndarray]:
-    """Return the block's state with weights drawn by NumPy, the same on every backend."""
+def initial_state(block: unigrad.Block, native: Any, seed: int) -> dict[str, np.ndarray]:
+    """Return the block's state with weights drawn by NumPy, the same on every backend whatever its layout."""
     generator = np.random.default_rng(seed + 1)
     state = block.state()
     for name in sorted(block.parameters):
-        value = state[name]
-        if block.roles[name] != "norm":
+        role = block.roles[name]
+        if role != "norm":
+            value = native.to_reference(role, state[name]) if hasattr(native, "to_reference") else state[name]
             fan_in = value[0].size if value.ndim > 1 else value.size
-            state[name] = (generator.standard_normal(value.shape) * np.sqrt(2 / fan_in) * (value.ndim > 1)).astype(
-                value.dtype
-            )
+            drawn = generator.standard_normal(value.shape) * np.sqrt(2 / fan_in) * (value.ndim > 1)
+            drawn = drawn.astype(value.dtype)
+            state[name] = native.from_reference(role, drawn) if hasattr(native, "from_reference") else drawn
     return state
 
 
@@ -124,7 +125,7 @@ def main() -> int:
     train_images, train_labels, test_images, test_labels = digits(options.dtype, options.seed)
     model = native.build(options.dropout, options.dtype)
     block = unigrad.wrap(model).train()
-    block.load_state(initial_state(block, options.seed))
+    block.load_state(initial_state(block, native, options.seed))
     try:
         if options.checkpoint:
             model.features = unigrad.checkpoint(model.features)
@@ -139,7 +140,7 @@ def main() -> int:
     except (unigrad.BatchCoupledError, unigrad.ArgumentError) as error:
         console.print(f"error: {error}", markup=False)
         return 1
-    block.load_state(initial_state(block, options.seed))
+    block.load_state(initial_state(block, native, options.seed))
     unigrad.seed(options.seed)
     optimizer = unigrad.Optimizer(block, native.sgd(options.rate))
     order = np.random.default_rng(options.seed + 2)

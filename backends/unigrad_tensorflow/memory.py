@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from unigrad.errors import UnsupportedError
 from unigrad_tensorflow.arrays import is_variable, value
-from unigrad_tensorflow.private import add_callback, remove_callback
+from unigrad_tensorflow.graph import opened
+from unigrad_tensorflow.private import add_callback, any_tape, remove_callback
 
 __all__ = ["measure"]
 
@@ -50,11 +51,16 @@ def measure(held: Sequence[Any]) -> Iterator[Meter]:
                 alive[key] = True
                 made.append(weakref.ref(tensor, lambda _, key=key: alive.pop(key, None)))
 
-    add_callback(note)
-    try:
+    with ExitStack() as stack:
+        if not any_tape():  # where nothing records, nothing is held for a backward
+            stack.enter_context(opened(tf.GradientTape()))
+        add_callback(note)
+        stack.callback(remove_callback, note)
         yield meter
-    finally:
-        remove_callback(note)
+        meter.bytes = _count(made, older)
+
+
+def _count(made: list[Any], older: set[int]) -> int:
     found = {}
     for reference in made:
         tensor = reference()
@@ -62,7 +68,7 @@ def measure(held: Sequence[Any]) -> Iterator[Meter]:
             place, size = _place(tensor)
             if place not in older:
                 found[place] = size
-    meter.bytes = sum(found.values())
+    return sum(found.values())
 
 
 _WITHOUT = (tf.resource, tf.variant, tf.string)

@@ -91,20 +91,25 @@ def _members(module: Any) -> list[tuple[str, Any]]:
             if not any(item is layer for layer in inner):
                 found.append((name, item))
     if isinstance(module, Layer):
-        met = {id(item) for _, item in found}
+        met = {_identity(item) for _, item in found}
         for name in _LISTS:
             for item in getattr(module, name, ()):
                 if (
-                    id(item) not in met
+                    _identity(item) not in met
                     and not isinstance(item, keras.layers.InputLayer)
                     and not _is_inside(item, module)
                 ):
-                    met.add(id(item))
+                    met.add(_identity(item))
                     found.append((item.name, item))
     order = {id(item): index for name in _LISTS[1:] for index, item in enumerate(getattr(module, name, ()))}
     last = len(order)
     variables = sorted((pair for pair in found if is_variable(pair[1])), key=lambda pair: order.get(id(pair[1]), last))
     return variables + [pair for pair in found if not is_variable(pair[1])]
+
+
+def _identity(item: Any) -> int:
+    """Return an id that a module shares with its facades."""
+    return id(vars(item)) if is_module(item) else id(item)
 
 
 def _is_inside(layer: Any, module: Any) -> bool:

@@ -1,0 +1,78 @@
+"""TensorFlow's own idiom, for `unigrad bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from unigrad_tensorflow.private import raw
+
+BOUNDS = {"step, large": 1.10, "step, small": 1.30, "input": 1.10, "checkpoint, time": 1.10, "checkpoint, peak": 1.05}
+"""What a figure may be at most."""
+
+
+def stack(layers: int, width: int, activation: str | None) -> Any:
+    """Return dense layers with the activation, built."""
+    model = keras.Sequential([keras.layers.Dense(width, activation=activation) for _ in range(layers)])
+    model.build((None, width))
+    return model
+
+
+def data(batch: int, width: int) -> Any:
+    """Return a float32 input."""
+    return tf.constant(np.random.default_rng(0).standard_normal((batch, width)).astype("float32"))
+
+
+def loss(output: Any) -> Any:
+    """Return the mean of squares."""
+    return tf.reduce_mean(tf.square(output))
+
+
+def step(model: Callable[[Any], Any], parameters: Sequence[Any], x: Any) -> Callable[[], None]:
+    """Return forward under a tape, and its gradients."""
+    variables = [raw(parameter) for parameter in parameters]
+
+    def run() -> None:
+        with tf.GradientTape() as tape:
+            value = loss(model(x))
+        tape.gradient(value, variables)
+
+    return run
+
+
+def input_step(model: Callable[[Any], Any], x: Any) -> Callable[[], None]:
+    """Return the gradient of the input alone; the variables need not be watched."""
+
+    def run() -> None:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(x)
+            value = loss(model(x))
+        tape.gradient(value, x)
+
+    return run
+
+
+def recompute(segments: Sequence[Any]) -> Callable[[Any], Any]:
+    """Run the segments under tf.recompute_grad."""
+    wrapped = [tf.recompute_grad(segment) for segment in segments]
+
+    def run(x: Any) -> Any:
+        for segment in wrapped:
+            x = segment(x)
+        return x
+
+    return run
+
+
+def chain(segments: Sequence[Any]) -> Any:
+    """Return the segments in order as one model; such a facade in the place of a layer stays one."""
+    return keras.Sequential(list(segments))
+
+
+def unrelated(count: int) -> list[Any]:
+    """Return small variables."""
+    return [tf.Variable(np.ones(2, "float32")) for _ in range(count)]

@@ -17,7 +17,7 @@ from unigrad.errors import UnsupportedError
 from unigrad.protocols import Structure
 from unigrad_torch import reducers
 from unigrad_torch.modules import is_fsdp
-from unigrad_torch.sharded import is_fully_sharded, is_sharded
+from unigrad_torch.sharded import is_fully_sharded, is_sharded, require_known
 
 _plain: set[type] = set()
 _mappings: WeakValueDictionary[int, Structure] = WeakValueDictionary()
@@ -74,6 +74,7 @@ class _Served:
                 "fully_shard instead"
             )
         if is_fully_sharded(module):
+            require_known(module)
             self.native = True
         else:
             _plain.add(type(module))

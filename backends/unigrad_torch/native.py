@@ -76,11 +76,9 @@ class Native:
         """Be told of the backward that follows."""
         self._leaves, self._accumulate, self._parameters = leaves, accumulate, parameters
         self._own = set(map(id, leaves))
-        if not parameters:
-            return
-        self._wrappers = reducers.wrappers_of(leaves)
         self._shards = sharded.Shards(leaves)
-        if weight is not None and (self._wrappers or any(map(sharded.is_sharded, leaves))):
+        self._wrappers = reducers.wrappers_of(leaves) if parameters else []
+        if parameters and weight is not None and (self._wrappers or any(map(sharded.is_sharded, leaves))):
             raise UnsupportedError(
                 "weight= with a model in several processes: each process would divide by its own total. Multiply the loss by its "
                 "number of items, and scale by the number of processes over the total of all"

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unigrad.errors import UnreducedError, UnsupportedError
 
+_PRIVATE = ("get_backward_stats", "_check_reducer_finalized", "_reset_state")
 _wrappers: WeakSet[Any] = WeakSet()
 _generation = [0]
 
@@ -62,6 +63,12 @@ def wrappers_of(parameters: Iterable[Any]) -> list[Any]:
 
 def check(wrapper: Any) -> None:
     """Raise ``UnsupportedError`` for a wrapper whose gradients could not be taken, or would not be averaged."""
+    missing = [name for name in _PRIVATE if not hasattr(distributed.Reducer, name)]
+    if missing:
+        raise UnsupportedError(
+            f"this torch has no Reducer.{missing[0]}, by which it is told whether DistributedDataParallel has averaged; unigrad was tested "
+            "with the version in its constraints.txt"
+        )
     if wrapper._use_python_reducer:
         _refuse("with the reducer of the compiler", "whose averaging cannot be told from the outside")
     if wrapper.mixed_precision is not None:
@@ -144,14 +151,3 @@ class Reduction:
     def abandon(self) -> None:
         """Make the wrapper ready for the next forward after a backward that broke off."""
         self.wrapper.reducer._reset_state()
-
-
-def works() -> str | None:
-    """Name of what this version of torch lacks of the private parts used here, None if nothing."""
-    reducer = getattr(distributed, "Reducer", None)
-    missing = [
-        name
-        for name in ("get_backward_stats", "_check_reducer_finalized", "_reset_state")
-        if reducer is None or not hasattr(reducer, name)
-    ]
-    return f"Reducer.{missing[0]}" if missing else None

@@ -32,6 +32,25 @@ def is_fully_sharded(module: Any) -> bool:
     return fully_shard is not None and isinstance(module, fully_shard.FSDPModule)
 
 
+def require_known(module: Any) -> None:
+    """Raise ``UnsupportedError`` if the state of a module given to fully_shard is not built as in the versions that were tested."""
+    state = module._get_fsdp_state()
+    context = getattr(state, "_state_ctx", None)
+    known = sys.modules["torch.distributed._composable_state"]
+    for owner, names in (
+        (known, ("_module_state_mapping",)),
+        (state, ("_fsdp_param_groups", "_is_root", "_modules", "_reset_iter_state")),
+        (context, ("all_states", "is_last_backward")),
+        *((group, ("fsdp_params", "reduce_grads", "all_reduce_grads")) for group in state._fsdp_param_groups),
+    ):
+        for name in names:
+            if not hasattr(owner, name):
+                raise UnsupportedError(
+                    f"the state of fully_shard in this torch has no {name}, which is needed to find its parameters; unigrad was tested "
+                    "with the version in its constraints.txt"
+                )
+
+
 def whole(tensor: Any) -> Any:
     """Return the values of all processes, which all must ask for, of a DTensor; else the tensor."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel
 
 import unigrad
@@ -341,6 +342,43 @@ def test_a_step_before_the_backward_of_a_fully_sharded_model():
     with collector_of(model):
         assert [len(module._forward_hooks) for module in (model, model[0])] == [count + 1 for count in hooks]
     assert [len(module._forward_hooks) for module in (model, model[0])] == hooks
+
+
+def test_inputs_of_a_fully_sharded_model():
+    """G9, G14: no parameter gets a gradient, a changed one is noticed, and the model is ready for the next step."""
+    plain = layers()
+    wanted = X.clone().requires_grad_()
+    plain(wanted).sum().backward()
+    plain.zero_grad()
+    model = sharded(plain)
+    with collector_of(model, parameters=False) as collector:
+        for _ in range(2):
+            x = collector.watch(X, "x")
+            collector.backward(model(x).sum())
+        loss = model(collector.watch(X, "later")).sum()
+        unigrad.wrap(model).load_state(unigrad.wrap(model).state())
+        with pytest.raises(StaleGraphError, match="fully_shard"):
+            collector.backward(loss)
+    assert torch.equal(collector.input_gradients["x"], wanted.grad)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with collector_of(model) as collector:
+        collector.backward(model(X).sum())
+    assert len(collector.gradients) == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "make"),
+    [
+        (torch.distributed.Reducer, "get_backward_stats", DistributedDataParallel),
+        (FSDPState, "_reset_iter_state", sharded),
+    ],
+    ids=["wrapped", "sharded"],
+)
+def test_another_torch_says_what_it_lacks(module, name, make, monkeypatch):
+    model = make(layers())
+    monkeypatch.delattr(module, name)
+    with pytest.raises(UnsupportedError, match=f"has no .*{name}"):
+        collector_of(model).__enter__()
 
 
 @pytest.mark.parametrize("setting", ["set_requires_gradient_sync", "set_is_last_backward"])

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import mindspore
+import numpy as np
 from mindspore import Tensor
 
 from unigrad import tree
@@ -26,8 +27,8 @@ from unigrad.protocols import Region
 from unigrad_mindspore import dispatch
 from unigrad_mindspore.arrays import requires_gradient, view
 from unigrad_mindspore.captures import border_of, reached, refuse
-from unigrad_mindspore.passes import clear_at_end
-from unigrad_mindspore.pynative import recorded, recording, recording_allowed
+from unigrad_mindspore.passes import clear_at_end, keeps
+from unigrad_mindspore.pynative import recorded, recording
 from unigrad_mindspore.recompute import in_recompute, recomputing
 from unigrad_mindspore.versions import next_number
 
@@ -148,6 +149,7 @@ class _Frame:
             for name, leaf in zip(layout.paths("argument"), leaves, strict=True)
             if isinstance(leaf, Tensor)
         ]
+        keeps(self)
         self.known: dict[int, Any] = {}
         self.values: dict[int, dict[int, Any]] = {}
 
@@ -166,11 +168,11 @@ class _Frame:
 
     def clear(self) -> None:
         """Drop what a backward of this thread did not ask for."""
-        self.values.pop(threading.get_ident(), None)
+        self.values.pop(threading.get_ident(), {}).clear()
 
     def recompute(self, last: int | None) -> dict[int, Any]:
         """Run the function again; ``last`` ends it early, where a gradient is asked for while the forward still runs."""
-        if recording_allowed():
+        if recording():
             raise UnsupportedError("backend 'mindspore' does not support second order through a checkpoint")
         name = self.changed()
         if name is not None:
@@ -178,7 +180,17 @@ class _Frame:
                 f"{name} of a checkpointed function was changed in place between forward and backward; "
                 "run the forward again, or give it a copy"
             )
-        region, recorder = self.region, _Recompute(self, last)
+        recorder = _Recompute(self, last)
+        try:
+            self.rerun(recorder)
+        except BaseException:
+            recorder.found.clear()  # the nodes of the recompute hold the recorder, and it holds what they are held by
+            raise
+        return recorder.found
+
+    def rerun(self, recorder: _Recompute) -> None:
+        """Run the function for a recorder, as the forward was run."""
+        region = self.region
         with ExitStack() as contexts:
             contexts.enter_context(region.replay())
             contexts.enter_context(recomputing())
@@ -190,9 +202,8 @@ class _Frame:
                 args, kwargs = tree.unflatten(*self.call)
                 outputs = region.function(*args, **kwargs)
             except _Stop:
-                return recorder.found
+                return
         self.check(outputs, recorder)
-        return recorder.found
 
     def check(self, outputs: Any, recorder: _Recompute) -> None:
         """Compare a recompute with the forward."""
@@ -250,4 +261,5 @@ def run(region: Region) -> Any:
 
 def fingerprint(tensor: Any) -> Hashable:
     """Return a hash of the bits of the tensor."""
-    return hashlib.blake2b(memoryview(view(tensor)).cast("B"), digest_size=16).digest()
+    bits = np.ascontiguousarray(view(tensor)).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(bits, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What is to be dropped at the end of a backward."""
+"""What recomputes in a backward, and is to be dropped at its end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakSet
 
-__all__ = ["backward_pass", "clear_at_end"]
+__all__ = ["backward_pass", "clear_at_end", "keeps", "may_recompute"]
+
+_alive: WeakSet[Any] = WeakSet()
 
 
 class Clearable(Protocol):
@@ -40,3 +43,13 @@ def clear_at_end(kept: Clearable) -> None:
     """Have values dropped when the innermost backward of this thread ends; one of MindSpore's own is not known."""
     if _local.passes:
         _local.passes[-1].append(kept)
+
+
+def keeps(kept: Clearable) -> None:
+    """Take note of something that recomputes for as long as it lives."""
+    _alive.add(kept)
+
+
+def may_recompute() -> bool:
+    """Whether a backward may run a function of the user's, which may fail half-way."""
+    return len(_alive) > 0

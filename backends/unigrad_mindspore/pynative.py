@@ -226,6 +226,10 @@ def _observe() -> dict[str, tuple[Any, Any]]:
         text = "no error"
     except RuntimeError as error:
         text = str(error)
+    below = len([one for one, _ in node.next_functions if one is not None])
+    for index in range(len(node.next_functions)):
+        node._set_next_edge(index, None)
+    cut = len([one for one, _ in node.next_functions if one is not None])
     inside = used * 2.0
     address = inside.asnumpy().base
     alive = holders(address)
@@ -236,6 +240,7 @@ def _observe() -> dict[str, tuple[Any, Any]]:
         "use of saved_tensors_hooks": (len(packed) > 0, True),
         "hooks on a node": (len(released) > 0, True),
         "error of a second backward": (TWICE in text, True),
+        "nodes below one, before and after it was cut from them": ((below, cut), (1, 0)),
         "leaf below the graph": (node_id(used) is not None and used._grad_node.is_leaf(), True),
         "count of the holders of a tensor's memory": ((alive, holders(address)), (1, 0)),
     }

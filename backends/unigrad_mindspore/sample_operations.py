@@ -13,7 +13,7 @@ from unigrad_mindspore.arrays import cast, concat, dtype
 
 
 class _NoRows(mindspore._Function):  # type: ignore[misc]  # the framework has no types
-    """A lookup of nothing: the kernel of the gradient of ``gather`` refuses an empty one."""
+    """A part that is nothing: the kernels of the gradients of ``gather`` and of slices refuse an empty one."""
 
     @staticmethod
     def forward(ctx: Any, table: Any, shape: tuple[int, ...]) -> Any:
@@ -91,7 +91,8 @@ class Operations:
     @staticmethod
     def index(x: Any, key: Any) -> Any:
         """Return ``x[key]``."""
-        return x[Tensor(np.asarray(key))] if isinstance(key, np.ndarray) else x[key]
+        part = x[Tensor(np.asarray(key))] if isinstance(key, np.ndarray) else x[key]
+        return part if part.size else _NoRows.apply(x, part.shape)
 
     @staticmethod
     def take(table: Any, ids: Any) -> Any:

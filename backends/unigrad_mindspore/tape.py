@@ -14,8 +14,9 @@ from unigrad.protocols import Structure
 from unigrad_mindspore.arrays import from_numpy, requires_gradient, view
 from unigrad_mindspore.dispatch import paused
 from unigrad_mindspore.kernels import explained, settle
-from unigrad_mindspore.marks import mark, marked
-from unigrad_mindspore.passes import backward_pass
+from unigrad_mindspore.marks import marked
+from unigrad_mindspore.marks import release as release_nodes
+from unigrad_mindspore.passes import backward_pass, may_recompute
 from unigrad_mindspore.pynative import (
     TWICE,
     grad_flag,
@@ -186,12 +187,12 @@ def _run(
     ]
     ends, passed = _ends(asked)
     heard: dict[int, Any] = {}
+    # The engine releases as it goes, also in a backward that then fails in a recompute; the core releases afterwards.
+    keep = retain or may_recompute()
     hooks = [target.register_hook(_listener(heard, id(target))) for target in passed]
     try:
         with explained():
-            found = dict(
-                zip(map(id, ends), run_backward(losses, seeds, ends, retain=retain, create=create), strict=True)
-            )
+            found = dict(zip(map(id, ends), run_backward(losses, seeds, ends, retain=keep, create=create), strict=True))
     except RuntimeError as error:
         text = str(error)
         if TWICE in text:
@@ -271,8 +272,8 @@ def _refuse_compiled(graph: _Graph) -> None:
 
 
 def release(graph: _Graph) -> None:
-    """Mark every node of the graph, leaves excepted; the engine freed what it ran, the rest dies with the loss."""
-    mark(graph.nodes.values())
+    """Mark every node of the graph, leaves excepted, and free what the nodes saved."""
+    release_nodes(graph.nodes)
 
 
 def watch(tensor: Any) -> Any:

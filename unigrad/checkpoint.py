@@ -19,6 +19,7 @@ from unigrad.meeting import Meetings
 from unigrad.plugins import backend_of, backends_in_use, loaded_frameworks
 from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
+from unigrad.tracing import refuse_traced
 from unigrad.wrapping import each_block, wrap
 
 __all__ = ["Rerun", "adapt", "checkpoint", "common_backend", "held", "run"]
@@ -41,6 +42,8 @@ class Rerun:
     verify
         See :func:`checkpoint`.
     """
+
+    what = "a checkpoint"
 
     def __init__(self, verify: bool | str) -> None:
         self.verify = verify
@@ -125,6 +128,7 @@ def adapt(target: Any, rerun: Rerun, blocks: Any, name: str) -> Any:
     name
         Name of the public function, for errors.
     """
+    refuse_traced(f"a {name}", recorded_only=True)
     if isinstance(target, Block):
         if target.native is None:
             raise ArgumentTypeError(f"{name} takes something that can be called; this block has no call")
@@ -163,6 +167,7 @@ class _Function:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if not self.enabled:
             return self._function(*args, **kwargs)
+        refuse_traced(self._rerun.what, recorded_only=True)
         blocks = list(self._given)
         seen = {id(block) for block in blocks}
         for block in _captured_blocks(self._function, (args, kwargs)):

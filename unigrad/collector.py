@@ -25,6 +25,7 @@ from unigrad.gradients import Gradients, Store
 from unigrad.losses import check_losses, check_weight, require_number, require_tensor
 from unigrad.protocols import Backend, Capability, Engine, Graph, NativeEngine
 from unigrad.table import Table
+from unigrad.tracing import refuse_traced
 from unigrad.usage import Usage
 from unigrad.wrapping import wrap
 
@@ -81,6 +82,7 @@ class GradientCollector:
         on_unused: str = "warn",
         expect_unused: str | Sequence[str] = (),
     ) -> None:
+        refuse_traced("a collector")
         if accumulate not in ("write", "add"):
             raise ArgumentError(f"accumulate is 'write' or 'add', not {accumulate!r}")
         usage.check_policy(on_unused)

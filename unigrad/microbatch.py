@@ -109,6 +109,8 @@ class Parts(Rerun):
         See :func:`microbatch`.
     """
 
+    what = "a microbatch"
+
     def __init__(
         self, size: int, batch_axis: int, whole: tuple[str, ...], combine: Any, verify: bool, allow_coupled: bool
     ) -> None:

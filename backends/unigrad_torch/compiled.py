@@ -1,4 +1,4 @@
-"""Notice that the caller runs inside ``torch.compile``, where nothing here works."""
+"""Notice that the caller runs inside ``torch.compile``, or is read by it, where nothing here works."""
 
 from __future__ import annotations
 
@@ -9,8 +9,36 @@ from torch.compiler import is_compiling
 
 from unigrad.errors import UnsupportedError
 
-_OURS = ("unigrad",)  # not this package: marked leaves of a compiled model are traced through ``marks``
+_HELPERS = (
+    "block",
+    "buffers",
+    "captures",
+    "frozen",
+    "joined",
+    "plugins",
+    "random",
+    "region",
+    "table",
+    "tree",
+    "wrapping",
+)
+"""Modules of the core that the compiler is not to read: what it would compile of them depends on what they remember."""
 _told: list[bool] = []
+
+
+class _RefusedInTrace(UnsupportedError, AssertionError):
+    """The compiler lets few kinds of errors through as they are; an ``AssertionError`` is one of them."""
+
+
+_RefusedInTrace.__name__ = _RefusedInTrace.__qualname__ = UnsupportedError.__name__
+
+
+def keep_out() -> None:
+    """Have the compiler leave the core to Python, where a call without recording goes through it."""
+    if not _told and "torch._dynamo" in sys.modules:
+        _told.append(True)
+        for name in _HELPERS:
+            torch._dynamo.trace_rules.add(f"unigrad.{name}")
 
 
 def refuse_compiled(what: str) -> None:
@@ -22,12 +50,7 @@ def refuse_compiled(what: str) -> None:
     if "torch._dynamo" not in sys.modules:
         return
     if is_compiling():
-        raise UnsupportedError(_text(what))
-    if not _told:
-        # it would trace our own frames one by one, and then fail in ways of its own
-        for name in _OURS:
-            torch._dynamo.trace_rules.add(name)
-        _told.append(True)
+        raise _RefusedInTrace(_text(what))
     if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
         raise UnsupportedError(_text(what))
 

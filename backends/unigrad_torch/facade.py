@@ -14,6 +14,16 @@ from weakref import WeakValueDictionary
 import torch
 
 from unigrad.errors import UnsupportedError
+from unigrad.tracing import called_not_read
+from unigrad_torch.compiled import keep_out, refuse_compiled
+
+
+@called_not_read
+def _refuse(facade: Any) -> None:
+    """Refuse in a compiler, which could not read the slots of a facade."""
+    keep_out()
+    if facade.enabled and torch.is_grad_enabled():
+        refuse_compiled(getattr(facade._unigrad_run, "what", "a checkpoint"))
 
 
 class _Facade:
@@ -35,6 +45,7 @@ class _Facade:
         self._unigrad_plain.forward = function
 
     def _unigrad_forward(self, /, *args: Any, **kwargs: Any) -> Any:
+        _refuse(self)
         plain = self._unigrad_plain.forward
         if not self.enabled:
             return plain(*args, **kwargs)

@@ -19,7 +19,9 @@ from torch.autograd.graph import _engine_run_backward, get_gradient_edge
 from torch.nn import Parameter
 
 from unigrad.errors import ArgumentError, GraphReleasedError, NoGraphError, StaleGraphError, UnsupportedError
+from unigrad_torch import compiled_graph
 from unigrad_torch.compiled import refuse_compiled
+from unigrad_torch.compiled_graph import is_compiled
 from unigrad_torch.engine import engine
 from unigrad_torch.faults import translated
 from unigrad_torch.marks import MARKED
@@ -80,7 +82,7 @@ class _Graph:
 
 def open_region() -> Region:
     """Start recording for this thread; the observer is told of leaves used in recorded operations."""
-    refuse_compiled("a collector")
+    refuse_compiled("recording for a collector")
     if torch.is_inference_mode_enabled():
         raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
     return Region()
@@ -135,6 +137,8 @@ def trace(losses: Sequence[Any]) -> _Graph:
         leaves = [*own, *(leaf for leaf in leaves[len(own) :] if all(leaf is not loss for loss in own))]
     # Asking the set costs less than a loop: the types of a graph are nearly always known.
     custom = not _harmless.issuperset(map(type, nodes)) and _refuse_reentrant(nodes)
+    if custom and any(map(is_compiled, set(map(type, nodes)))):
+        leaves = [*own, *compiled_graph.follow([(loss.grad_fn, loss.output_nr) for loss in losses if loss.grad_fn])]
     return _Graph(losses, leaves, nodes, _released(nodes) if living_marks() else None, custom)
 
 

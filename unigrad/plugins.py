@@ -176,6 +176,8 @@ def backend_of(obj: object) -> Backend:
         No installed backend knows the object.
     BackendUnavailableError
         The object's framework has a backend, which cannot be loaded.
+    BackendConflictError
+        Two backends know the object.
     """
     kind = type(obj)
     known = _by_type.get(kind)
@@ -192,6 +194,7 @@ def backend_of(obj: object) -> Backend:
             failures.append(error)
             continue
         if _knows(backend, obj):
+            _refuse_rivals(backend, obj)
             _by_type[kind] = backend
             return backend
     message = (
@@ -308,6 +311,24 @@ def _in_use(spec: BackendSpec) -> bool:
     if spec.framework in ALWAYS_IMPORTED:
         return any(module.startswith(f"{spec.package}.") for module in list(sys.modules))
     return spec.framework in sys.modules
+
+
+def _refuse_rivals(backend: LoadedBackend, obj: object) -> None:
+    """Raise if another backend of the same framework knows the object: which one serves it would depend on their names."""
+    own = backend.spec
+    for name in backend_names():
+        try:
+            spec = declaration(name)
+            if name == own.name or spec.framework != own.framework or not _in_use(spec):
+                continue
+            rival = cast(LoadedBackend, get_backend(name))
+        except UnigradError:
+            continue
+        if _knows(rival, obj):
+            raise BackendConflictError(
+                f"two backends serve objects of {own.framework!r}: {own.name!r} ({own.package}) and {name!r} ({spec.package}); "
+                "uninstall one"
+            )
 
 
 _ASKED = (("block", "is_model"), ("block", "is_tensor"), ("optimizer", "is_optimizer"), ("rng", "is_generator"))

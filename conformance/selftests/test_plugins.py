@@ -368,6 +368,22 @@ def test_a3_each_fault_is_a_row_and_the_good_one_is_ready(site):
     assert result.stdout == "good\n", result.stderr
 
 
+def test_a2_two_backends_of_one_framework_are_an_error_that_names_both(site):
+    """One of them would serve its objects in silence, and the suite would check that one under the other's name."""
+    site.module("oneframe.py", "class Thing: pass")
+    site.backend("first", framework="oneframe")
+    site.backend("second", framework="oneframe")
+    result = site.run("""
+        import oneframe, unigrad, unigrad.plugins as plugins
+        try: plugins.backend_of(oneframe.Thing())
+        except unigrad.BackendConflictError as error: print(error)
+    """)
+    wanted = (
+        "two backends serve objects of 'oneframe': 'first' (unigrad_first) and 'second' (unigrad_second); uninstall one"
+    )
+    assert result.stdout.strip() == wanted, result.stderr
+
+
 @pytest.mark.parametrize(
     ("extra", "told"),
     [

@@ -4,7 +4,7 @@
 
     UnigradError
     ├── BackendNotFoundError (LookupError)      no installed distribution declares this name
-    ├── BackendConflictError                    two distributions declare one name
+    ├── BackendConflictError                    two distributions declare one name, or serve one framework
     ├── BackendUnavailableError (ImportError)
     │   ├── BackendMissingError                 its framework is not installed
     │   ├── BackendBrokenError                  its framework, or its own code, does not import
@@ -49,7 +49,7 @@ class BackendNotFoundError(UnigradError, LookupError):
 
 
 class BackendConflictError(UnigradError):
-    """Two distributions declare a backend of one name."""
+    """Two distributions declare a backend of one name, or two backends serve the objects of one framework."""
 
 
 class BackendUnavailableError(UnigradError, ImportError):

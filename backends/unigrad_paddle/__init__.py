@@ -20,6 +20,7 @@ def unigrad_backend() -> BackendSpec:
                 Capability.SECOND_ORDER,
                 Capability.CAPTURES,
                 Capability.KEPT_BYTES,
+                Capability.LAZY_LAYERS,
             }
         ),
         guarantees={

@@ -34,7 +34,7 @@ from unigrad_paddle.arrays import (
 from unigrad_paddle.calls import watched
 from unigrad_paddle.facade import facade
 from unigrad_paddle.framework import Tensor, batch_norms
-from unigrad_paddle.layers import describe, inner, unchanged
+from unigrad_paddle.layers import describe, inner, is_pending, unchanged
 from unigrad_paddle.layers import layers as named_layers
 
 __all__ = [
@@ -175,8 +175,28 @@ def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> Abst
 
 
 def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
-    """Do nothing: no call of a layer initializes its parameters."""
-    return lambda: None
+    """Call ``callback`` each time a pending layer has just created its parameters; return the undo."""
+    waiting = [layer for _, _, layer in named_layers(model) if is_pending(layer)]
+
+    def report(layer: Any) -> Callable[..., Any]:
+        build = layer._build_once
+
+        def built(*args: Any, **kwargs: Any) -> Any:
+            result = build(*args, **kwargs)
+            layer._built = True  # as Paddle says right after it
+            callback()
+            return result
+
+        return built
+
+    for layer in waiting:
+        object.__setattr__(layer, "_build_once", report(layer))
+
+    def undo() -> None:
+        for layer in waiting:
+            vars(layer).pop("_build_once", None)
+
+    return undo
 
 
 def trainable(parameter: Any) -> bool:

@@ -45,8 +45,6 @@ class _Call:
         self.leaves, self.layout = tree.flatten((region.args, region.kwargs))
         # Containers of its own and without the tensors: the function or its caller may change those that were given.
         self._like = tree.unflatten(self.layout, [None] * len(self.leaves), (region.args, region.kwargs))
-        with contextlib.suppress(AttributeError):
-            region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
         self.tensors = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, Tensor)}
         self.versions = {key: tensor.inplace_version for key, tensor in self.tensors.items()}
         for tensor in (*self.tensors.values(), *region.parameters):
@@ -57,11 +55,11 @@ class _Call:
         self.outputs: list[int] = []
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Any]]:
-        """Return the arguments with leaves of their own in place of tensors that need a gradient, and these by the id of the tensor."""
+        """Return the arguments with leaves of their own in place of tensors that have a graph, and these by the id of the tensor."""
         twins: dict[int, Any] = {}
         given: dict[int, Any] = {}
         for key, tensor in self.tensors.items():
-            if tensor.stop_gradient:
+            if tensor.stop_gradient or tensor.is_leaf:
                 continue
             twin = tensor.detach()
             twin.stop_gradient = False
@@ -82,7 +80,10 @@ class _Call:
     def forward(self) -> Any:
         """Run the function, throw its graph away, and return its outputs behind gates."""
         region = self.region
-        args, kwargs, twins = self.arguments()
+        args, kwargs = region.args, region.kwargs
+        with contextlib.suppress(AttributeError):
+            region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
+        border = {node_of(tensor): tensor for tensor in self.tensors.values() if not tensor.stop_gradient}
         with created() as made, inside_region():
             outputs = region.function(*args, **kwargs)
         del args, kwargs
@@ -90,11 +91,12 @@ class _Call:
         self.rows = occupants(region.places)
         values, layout = tree.flatten(outputs)
         gated = [number for number, value in enumerate(values) if _has_graph(value)]
-        depends = self._dependence([values[number] for number in gated], twins, made)
+        depends = self._dependence([values[number] for number in gated], border, made)
         if name is not None and any(depends):
             raise UnsupportedError(
                 f"the checkpointed function changes {name} in place, so that it cannot be run again; let it work on a copy"
             )
+        know(tensor for tensor in self.inputs if tensor.is_leaf)
         gated = [number for number, found in zip(gated, depends, strict=True) if found]
         depends = [found for found in depends if found]
         region.finish(outputs)
@@ -106,17 +108,16 @@ class _Call:
                 plain[number] = output
         return tree.unflatten(layout, plain, outputs)
 
-    def _dependence(self, outputs: Sequence[Any], twins: Mapping[int, Any], made: Sequence[Any]) -> list[list[int]]:
+    def _dependence(self, outputs: Sequence[Any], border: Mapping[Any, Any], made: Sequence[Any]) -> list[list[int]]:
         """For each output the numbers of the inputs that it depends on; makes the list of inputs."""
         region = self.region
         know(region.parameters)
-        tensor_of = {node_of(twin): self.tensors[key] for key, twin in twins.items()}
         made_of = {node_of(parameter): parameter for parameter in made if not parameter.stop_gradient}
         captured = intermediates(region.function) if outputs else {}
         numbers: dict[Any, int] = {}
         found: list[list[int]] = []
         for output in outputs:
-            nodes, ends = walk([node_of(output)])
+            nodes, ends = walk([node_of(output)], border)
             if any(node.name() == _COMPILED for node in nodes):
                 raise UnsupportedError(
                     "the checkpointed function calls what paddle.jit.to_static compiled, whose parameters nothing can stand in for; "
@@ -126,7 +127,7 @@ class _Call:
             depends = []
             for node in ends:
                 if node not in numbers:
-                    tensor = tensor_of.get(node)
+                    tensor = border.get(node)
                     if tensor is None:
                         tensor = made_of.get(node)
                     if tensor is None:

@@ -168,6 +168,7 @@ def _probe() -> Sequence[str]:
     check("host_memory_stat_current_value", lambda: allocated() > 0)
     check("_register_post_hook", lambda: _holds_hook())
     check("_is_shared_buffer_with", lambda: shares_memory(leaf.detach(), leaf) and not shares_memory(product, leaf))
+    check("Layer._build_once", lambda: callable(paddle.nn.Layer._build_once) and not paddle.nn.Layer()._built)
     check("_is_initialized", lambda: is_initialized(leaf))
 
     def bumps() -> bool:

@@ -22,6 +22,7 @@ from unigrad_paddle.framework import (
     instance_norms,
     is_initialized,
 )
+from unigrad_paddle.leaves import know
 from unigrad_paddle.stand_ins import original
 
 _TRANSPOSED = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
@@ -73,6 +74,11 @@ def layers(model: Any) -> Iterator[tuple[str, str, Any]]:
                 stack.append((f"{path}.{name}" if path else name, f"{native}.{name}" if native else name, child, above))
 
 
+def is_pending(layer: Any) -> bool:
+    """Whether the layer makes its parameters at its first call, by Paddle's ``_build_once``, and was not called yet."""
+    return type(layer)._build_once is not nn.Layer._build_once and not layer._built
+
+
 def _role(layer: Any) -> str:
     return next((role for kinds, role in _ROLES if isinstance(layer, kinds)), "other")
 
@@ -96,7 +102,7 @@ def _generators(layer: Any) -> dict[str, Any]:
 class Token:
     """What ``unchanged`` compares: the dictionaries of all layers and what they held.
 
-    ``sparse`` names an embedding whose gradients are sparse.
+    ``lazy`` are tensors without values, ``unbuilt`` layers without parameters; ``sparse`` names an embedding whose gradients are sparse.
     """
 
     layers: list[Any]
@@ -106,10 +112,11 @@ class Token:
     attributes: list[int]
     generators: list[tuple[Any, str, Any]]
     lazy: list[Any]
+    unbuilt: list[Any]
     sparse: str | None
 
 
-def _token(found: list[Any], lazy: list[Any], sparse: str | None) -> Token:
+def _token(found: list[Any], lazy: list[Any], unbuilt: list[Any], sparse: str | None) -> Token:
     rows = [(layer, layer._parameters, layer._buffers, layer._sub_layers) for layer in found]
     held = [part for _, *three in rows for part in three]
     return Token(
@@ -120,6 +127,7 @@ def _token(found: list[Any], lazy: list[Any], sparse: str | None) -> Token:
         list(map(len, map(_DICT, found))),
         [(layer, key, generator) for layer in found for key, generator in _generators(layer).items()],
         lazy,
+        unbuilt,
         sparse,
     )
 
@@ -139,7 +147,7 @@ def unchanged(model: Any, known: Structure) -> bool:
     values = _flat(part.values() for part in held)
     if not all(map(is_, map(original, values), token.values)):
         return False
-    if token.lazy and any(map(is_initialized, token.lazy)):
+    if any(map(is_initialized, token.lazy)) or not all(map(is_pending, token.unbuilt)):
         return False
     attributes = list(map(len, map(_DICT, token.layers)))
     if attributes != token.attributes:
@@ -158,11 +166,14 @@ def describe(model: Any) -> Structure:
     generators: dict[str, Any] = {}
     found: dict[int, Any] = {}
     lazy: list[Any] = []
+    unbuilt: list[Any] = []
     sparse: str | None = None
     for path, native, layer in layers(model):
         found[id(layer)] = layer
         role, moved = _role(layer), statistics(layer)
-        waits = False
+        waits = is_pending(layer)
+        if waits:
+            unbuilt.append(layer)
         for held in (layer._parameters, layer._buffers):
             for key, tensor in held.items():
                 is_buffer = held is layer._buffers or key in moved
@@ -186,7 +197,8 @@ def describe(model: Any) -> Structure:
             sparse = path
         for key, generator in _generators(layer).items():
             generators[_join(path, key)] = generator
-    token = _token(list(found.values()), lazy, sparse)
+    know(entry.tensor for entry in parameters if entry.tensor is not None)
+    token = _token(list(found.values()), lazy, unbuilt, sparse)
     return Structure(tuple(parameters), tuple(buffers), tuple(pending), norms, generators, token)
 
 

@@ -24,6 +24,19 @@ class Dense(nn.Linear):
         return product if self.bias is None else product + self.bias
 
 
+class LazyDense(Dense):
+    """A dense layer that takes its number of inputs from its first call, by the way that Paddle has for it."""
+
+    def __init__(self, outputs: int, bias: bool) -> None:
+        nn.Layer.__init__(self)
+        self.outputs = outputs
+        self.with_bias = bias
+
+    def _build_once(self, input: Any) -> None:
+        self.weight = self.create_parameter([self.outputs, input.shape[-1]])
+        self.bias = self.create_parameter([self.outputs], is_bias=True) if self.with_bias else None
+
+
 class BatchNorm(nn.BatchNorm1D):
     """Batch normalization for inputs of any number of axes, the channels on axis 1."""
 
@@ -216,6 +229,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
     "hardswish": nn.Hardswish,
+    "lazy_dense": lambda outputs, bias=True: LazyDense(outputs, bias),
     "lstm": _recurrent(LSTM),
     "gru": _recurrent(GRU),
     "attention": _attention,

@@ -29,6 +29,11 @@ def original(tensor: Any) -> Any:
     return _local.originals.get(id(tensor), tensor)
 
 
+def stands_in(tensor: Any) -> bool:
+    """Whether something is a stand-in in this thread now."""
+    return id(tensor) in _local.originals
+
+
 def occupants(places: Sequence[Entry]) -> list[tuple[Any, str, Any]]:
     """Return owner, key and present tensor of each place, of the further places in recurrent layers too."""
     found = [(entry.owner, entry.key, entry.owner._parameters.get(entry.key)) for entry in places]

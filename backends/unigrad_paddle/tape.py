@@ -7,7 +7,7 @@ frees nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,6 +21,7 @@ from unigrad_paddle.framework import is_leaf_node, node_of, shares_memory
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.marks import GATES, RELEASED
 from unigrad_paddle.recompute import in_recompute, in_region
+from unigrad_paddle.stand_ins import original
 from unigrad_paddle.usage import Region, current
 
 __all__ = [
@@ -51,27 +52,37 @@ class _Graph:
         The losses.
     nodes
         All nodes but those of leaves.
-    leaves
-        The leaf tensors; of one that is not known, its node.
-    known
-        Whether all leaves are known.
+    ends
+        The nodes of leaves.
     once
         Nodes that Paddle can run only once.
     released
         Name of a released node.
     """
 
-    __slots__ = ("known", "leaves", "losses", "nodes", "once", "released")
+    __slots__ = ("ends", "losses", "nodes", "once", "released")
 
     def __init__(
-        self, losses: list[Any], nodes: list[Any], leaves: list[Any], known: bool, once: list[Any], released: str | None
+        self, losses: list[Any], nodes: list[Any], ends: list[Any], once: list[Any], released: str | None
     ) -> None:
         self.losses = losses
         self.nodes = nodes
-        self.leaves = leaves
-        self.known = known
+        self.ends = ends
         self.once = once
         self.released = released
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The leaf tensors; of one that is not known, its node. A stand-in of a recompute is what it stands for."""
+        region = current()
+        found = []
+        for node in self.ends:
+            leaf = leaf_of(node)
+            if leaf is not None:
+                found.append(original(leaf))
+            else:
+                found.append(node if region is None else region.keep(node))
+        return found
 
 
 def open_region() -> Region:
@@ -112,17 +123,6 @@ def trace(losses: Sequence[Any]) -> _Graph:
             raise NoGraphError
         found.append(node)
     nodes, ends = walk(found)
-    region = current()
-    leaves = []
-    known = True
-    for node in ends:
-        leaf = leaf_of(node)
-        if leaf is None:
-            known = False
-            leaf = node if region is None else region.keep(node)
-        elif is_half(leaf):
-            raise UnsupportedError(half(leaf))
-        leaves.append(leaf)
     once = [node for node in nodes if node.name().startswith(_ONCE)]
     if any(node.name() == _REENTRANT for node in once):
         raise UnsupportedError(
@@ -130,16 +130,19 @@ def trace(losses: Sequence[Any]) -> _Graph:
             "gradient here; use unigrad.checkpoint, or pass use_reentrant=False to it"
         )
     released = RELEASED.first(nodes)
-    return _Graph(list(losses), nodes, leaves, known, once, None if released is None else str(released.name()))
+    return _Graph(list(losses), nodes, ends, once, None if released is None else str(released.name()))
 
 
-def walk(roots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return all nodes below and including some, and apart from them those of leaves, each once."""
+def walk(roots: Sequence[Any], border: Collection[Any] = ()) -> tuple[list[Any], list[Any]]:
+    """Return all nodes below and including some, and apart from them those of leaves and of the border, each once."""
     nodes = list(dict.fromkeys(roots))
     seen = set(nodes)
     inner = []
     ends = []
     for node in nodes:  # which grows meanwhile
+        if node in border:
+            ends.append(node)
+            continue
         leaf = True
         for below in node.next_functions:
             if below is not None:
@@ -160,15 +163,15 @@ def vjp(
     """Return the vector-Jacobian product for each target, None where not reached or frozen since the forward."""
     if graph.released is not None:
         raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
-    synchronized = _check_parallel(graph, retain, create)
+    actual = [leaf_of(node) for node in graph.ends]
+    leaves = [leaf for leaf in actual if leaf is not None]
+    known = len(leaves) == len(actual)
+    for leaf in leaves:
+        if is_half(leaf):
+            raise UnsupportedError(half(leaf))
+    synchronized = _check_parallel(leaves, known, retain, create)
     if graph.once:
-        _check_once(graph, retain, create)
-    losses, vectors = _merged(graph.losses, cotangents)
-    asked = [target for target in targets if not target.stop_gradient]
-    if not asked:
-        return [None] * len(targets)
-    leaves = {id(leaf) for leaf in graph.leaves}
-    own = synchronized or bool(graph.once) or (graph.known and not create and any(id(one) in leaves for one in asked))
+        _check_once(graph, known, retain, create)
     if GATES.first(graph.nodes) is not None:
         if create:
             raise UnsupportedError(
@@ -177,10 +180,21 @@ def vjp(
             )
         # What the recompute raises stops the engine half-way, and the same backward is to work again.
         retain = retain or not graph.once
+    stands_for = {id(original(leaf)): leaf for leaf in leaves}
+    wanted = [stands_for.get(id(target), target) for target in targets]
+    asked = list({id(target): target for target in wanted if not target.stop_gradient}.values())
+    if not asked:
+        return [None] * len(targets)
+    losses, vectors = _merged(graph.losses, cotangents)
+    held = {id(leaf) for leaf in leaves}
+    own = synchronized or bool(graph.once) or (known and not create and any(id(one) in held for one in asked))
     try:
         with explained():
-            run = _native if own else _partial
-            found = run(graph, losses, vectors, asked, retain, create)
+            found = (
+                _native(losses, vectors, asked, leaves, retain)
+                if own
+                else _partial(losses, vectors, asked, retain, create)
+            )
     finally:
         RELEASED.add(graph.once)
     given = [vector for vector in cotangents if vector is not None]
@@ -188,26 +202,26 @@ def vjp(
         id(target): value.clone() if value is not None and any(shares_memory(value, one) for one in given) else value
         for target, value in zip(asked, found, strict=True)
     }
-    return [results.get(id(target)) for target in targets]
+    return [results.get(id(target)) for target in wanted]
 
 
-def _check_once(graph: _Graph, retain: bool, create: bool) -> None:
+def _check_once(graph: _Graph, known: bool, retain: bool, create: bool) -> None:
     name = graph.once[0].name()
     if retain or create:
         raise UnsupportedError(
             f"the graph holds {name}, which Paddle can run backward only once: a second time kills the process. So it cannot be "
             "retained; give all losses to one backward: backward([first, second])"
         )
-    if not graph.known:
+    if not known:
         raise UnsupportedError(
             f"the graph holds {name}, whose backward wants gradients of all its inputs, and a leaf tensor that no block holds and "
             "that is not watched; wrap it too (a mapping of names to tensors), watch it, or detach it"
         )
 
 
-def _check_parallel(graph: _Graph, retain: bool, create: bool) -> bool:
+def _check_parallel(leaves: Sequence[Any], known: bool, retain: bool, create: bool) -> bool:
     """Whether other processes take part; raise for what they would not learn of."""
-    wrapper = next((one for one in map(parallel, graph.leaves) if one is not None), None)
+    wrapper = next((one for one in map(parallel, leaves) if one is not None), None)
     if wrapper is None:
         return False
     if retain or create:
@@ -220,7 +234,7 @@ def _check_parallel(graph: _Graph, retain: bool, create: bool) -> bool:
             "no_sync() keeps gradients in each process, and the mean over processes of a later backward would leave them out; "
             "collect without it: each backward gives the mean over processes"
         )
-    if not graph.known:
+    if not known:
         raise UnsupportedError(
             "the model is in DataParallel, whose engine writes a gradient into every leaf; one of them belongs to no block and is "
             "not watched. Wrap it too (a mapping of names to tensors), watch it, or detach it"
@@ -245,7 +259,7 @@ class _Depth:
 
 
 def _partial(
-    graph: _Graph, losses: list[Any], vectors: list[Any | None], asked: list[Any], retain: bool, create: bool
+    losses: list[Any], vectors: list[Any | None], asked: list[Any], retain: bool, create: bool
 ) -> list[Any | None]:
     """Ask ``paddle.grad``, which touches no ``.grad`` and computes only what leads to a target."""
     if _Depth.partial:
@@ -253,36 +267,32 @@ def _partial(
             "a backward inside another one that collects inputs only, or leaves of no block: Paddle's engine for these kills the "
             "process when it is nested. Open the inner collector on a block that holds all leaves of its loss"
         )
-    unique = list({id(target): target for target in asked}.values())
     _Depth.partial += 1
     try:
-        found = paddle.grad(
-            losses, unique, vectors, retain_graph=True if retain else None, create_graph=create, allow_unused=True
+        found: list[Any | None] = paddle.grad(
+            losses, asked, vectors, retain_graph=True if retain else None, create_graph=create, allow_unused=True
         )
     finally:
         _Depth.partial -= 1
-    by_id = {id(target): value for target, value in zip(unique, found, strict=True)}
-    return [by_id[id(target)] for target in asked]
+    return found
 
 
 def _native(
-    graph: _Graph, losses: list[Any], vectors: list[Any | None], asked: list[Any], retain: bool, create: bool
+    losses: list[Any], vectors: list[Any | None], asked: list[Any], leaves: list[Any], retain: bool
 ) -> list[Any | None]:
-    """Run Paddle's own engine, and put back what stood in ``.grad``."""
-    leaves = {id(leaf): leaf for leaf in graph.leaves}
+    """Run Paddle's own engine, and put back what stood in ``.grad`` of all leaves."""
+    held = {id(leaf) for leaf in leaves}
     caught: dict[int, Any] = {}
-    hooks = [target.register_hook(_catcher(caught, id(target))) for target in asked if id(target) not in leaves]
-    before = [(leaf, take(leaf)) for leaf in graph.leaves]
+    hooks = [target.register_hook(_catcher(caught, id(target))) for target in asked if id(target) not in held]
+    before = [(leaf, take(leaf)) for leaf in leaves]
     try:
         paddle.autograd.backward(losses, vectors, retain_graph=retain)
-        caught.update((key, take(leaf)) for key, leaf in leaves.items())
+        caught.update((id(leaf), take(leaf)) for leaf in leaves)
     finally:
         for hook in hooks:
             hook.remove()
         for leaf, gradient in before:
-            leaf.clear_gradient(False)
-            if gradient is not None:
-                leaf.grad = gradient
+            set_native_gradient(leaf, gradient)
     return [caught.get(id(target)) for target in asked]
 
 
@@ -298,11 +308,16 @@ def take(leaf: Any) -> Any | None:
     gradient = leaf.grad
     if gradient is None:
         return None
-    if gradient.is_selected_rows():
-        raise UnsupportedError("a sparse gradient (Embedding with sparse=True) is neither copied nor summed by Paddle")
-    kept = gradient.detach().view(list(gradient.shape))
+    kept = _lasting(gradient)
     leaf.clear_gradient(False)  # by position: the keyword is ignored
     return kept
+
+
+def _lasting(gradient: Any) -> Any:
+    """Return what shares memory with a gradient and outlives its being cleared."""
+    if gradient.is_selected_rows():
+        raise UnsupportedError("a sparse gradient (Embedding with sparse=True) is neither copied nor summed by Paddle")
+    return gradient.detach().view(list(gradient.shape))
 
 
 def release(graph: _Graph) -> None:
@@ -324,20 +339,22 @@ def watch(tensor: Any) -> Any:
         twin.stop_gradient = False
         know([twin])
         return twin
+    with paddle.enable_grad():
+        twin = tensor.view(list(tensor.shape))
     if tensor.is_leaf:
         know([tensor])
-    with paddle.enable_grad():
-        return tensor.view(list(tensor.shape))
+        twin._unigrad_origin = tensor  # so that the leaf stays known as long as it is watched
+    return twin
 
 
 def native_gradient(parameter: Any) -> Any | None:
-    """Return ``.grad``."""
-    return parameter.grad
+    """Return what stands in ``.grad``."""
+    gradient = parameter.grad
+    return None if gradient is None else _lasting(gradient)
 
 
 def set_native_gradient(parameter: Any, gradient: Any | None) -> None:
-    """Put a copy of the gradient into ``.grad``."""
-    if gradient is None:
-        parameter.clear_gradient(False)
-    else:
+    """Put a copy of the gradient into ``.grad``, and leave alone the memory of what stood there."""
+    parameter.clear_gradient(False)
+    if gradient is not None:
         parameter.grad = gradient

@@ -15,8 +15,11 @@ from typing import Any
 
 import paddle
 
+from unigrad.errors import UnsupportedError
+from unigrad_paddle.arrays import half, is_half
 from unigrad_paddle.framework import Tensor, operation_table, operations, wrap_methods
 from unigrad_paddle.leaves import know
+from unigrad_paddle.stand_ins import original, stands_in
 
 __all__ = ["Region", "current", "unnoticed"]
 
@@ -45,10 +48,28 @@ class Region:
         """Take note of the next use of each of these leaves, and of every trainable leaf if ``others``."""
         know(leaves)
         self._others = self._others or others
+        for leaf in leaves:
+            if is_half(leaf):
+                raise UnsupportedError(half(leaf))
         self._waiting.update((id(leaf), leaf) for leaf in leaves)
+        self._watch()
+
+    def _watch(self) -> None:
         if (self._waiting or self._others) and not self._watching:
             self._watching = True
             _install()
+
+    def pause(self) -> tuple[dict[int, Any], bool]:
+        """Wait for nothing from now on; return what ``resume`` is to be given."""
+        waiting, others = self._waiting, self._others
+        self._waiting, self._others = {}, False
+        return waiting, others
+
+    def resume(self, waiting: dict[int, Any], others: bool) -> None:
+        """Wait again for what was waited for, and for what has been asked for meanwhile."""
+        self._waiting.update(waiting)
+        self._others = self._others or others
+        self._watch()
 
     def see(self, values: Any) -> None:
         """Look for leaves among the arguments of an operation."""
@@ -56,18 +77,18 @@ class Region:
         for value in values:
             if id(value) in waiting:
                 self._use(value)
+            elif stands_in(value):
+                self.see([original(value)])
             elif type(value) in (list, tuple):
                 self.see(value)
             elif self._others and _takes_gradient(value) and paddle.is_grad_enabled():
                 self._told.append(value)
 
-    def _use(self, value: Any) -> None:
-        leaf = self._waiting[id(value)]
+    def _use(self, leaf: Any) -> None:
         if leaf.stop_gradient or not paddle.is_grad_enabled():
             return
         self._told.append(leaf)
-        for key in [id(value)] if value is leaf else [id(value), id(leaf)]:
-            self._waiting.pop(key, None)
+        del self._waiting[id(leaf)]
         if not self._waiting and not self._others:
             self._stop()
 
@@ -102,12 +123,19 @@ def _takes_gradient(value: Any) -> bool:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Let this thread use leaves without a note: a recompute is no use of what its forward used."""
-    region, _local.region = _local.region, None
+    """Let this thread use leaves without a note: a recompute is no use of what its forward used.
+
+    A collector opened meanwhile is told of the uses that it waits for.
+    """
+    region = _local.region
+    if region is None:
+        yield
+        return
+    waiting, others = region.pause()
     try:
         yield
     finally:
-        _local.region = region
+        region.resume(waiting, others)
 
 
 def _watching(function: Callable[..., Any]) -> Callable[..., Any]:

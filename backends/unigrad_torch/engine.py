@@ -11,7 +11,9 @@ from operator import attrgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Structure
@@ -59,7 +61,10 @@ class _Served:
             reducers.note(module)
             if type(module) not in _plain:
                 self._look_at(module)
-            self.parameters += [parameter for parameter in module._parameters.values() if parameter is not None]
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    _refuse_hidden_hooks(name, parameter)
+                    self.parameters.append(parameter)
             for child in module._modules.values():
                 if child is not None and id(child) not in seen:
                     seen.add(id(child))
@@ -78,6 +83,26 @@ class _Served:
             self.native = True
         else:
             _plain.add(type(module))
+
+
+def _refuse_hidden_hooks(name: str, parameter: Any) -> None:
+    """Raise for hooks on the node that accumulates the gradient, as some libraries for several processes put them there.
+
+    The pure engine would not run them. The native one would, but what they began, such as a reduction, may go on after the backward.
+    """
+    if not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter):
+        return
+    node = get_gradient_edge(parameter).node
+    for register in (node.register_hook, node.register_prehook):
+        handle = register(lambda *gradients: None)
+        hooks = handle.hooks_dict_ref()
+        known = len(hooks) if hooks is not None else 1
+        handle.remove()
+        if known > 1:
+            raise UnsupportedError(
+                f"the node that accumulates the gradient of the parameter {name!r} has a hook, of which it can't be told when its work is "
+                "done; use DistributedDataParallel, or register_post_accumulate_grad_hook on the parameter"
+            )
 
 
 def _need_native(parameters: Iterable[Any]) -> bool:

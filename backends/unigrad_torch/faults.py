@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from unigrad.errors import GraphReleasedError, LossError, StaleGraphError, UnigradError
+from unigrad.errors import GraphReleasedError, LossError, StaleGraphError, UnigradError, UnsupportedError
 
 _SECOND = "backward through the graph a second time"
 _CHANGED = "modified by an inplace operation"
+_NODES = "_will_engine_execute_node"
 _COMPLEX = "only for real scalar outputs"
 
 
@@ -19,6 +20,11 @@ def translated(error: RuntimeError) -> UnigradError | None:
     if _CHANGED in text:
         return StaleGraphError(
             f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
+        )
+    if _NODES in text:
+        return UnsupportedError(
+            "something asks in this backward which nodes run, as register_multi_grad_hook does, which torch can't answer for gradients "
+            "of leaves (https://github.com/pytorch/pytorch/issues/131753); register a hook on each tensor, or one after accumulation"
         )
     if _COMPLEX in text:
         return LossError(

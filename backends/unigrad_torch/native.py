@@ -176,9 +176,7 @@ class _Backward:
                 if leaf.is_leaf and leaf._post_accumulate_grad_hooks:
                     probes[key] = Probe(leaf)
             torch.autograd.backward(graph.losses, dense, retain_graph=retain, inputs=self._inputs)
-            for reduction in self._reductions:
-                if not reduction.done():
-                    self._local |= {id(parameter) for parameter in reduction.parameters}
+            self._local = reducers.left_over(self._reductions)
             with torch.no_grad(), plainly():
                 found, unreduced = self._take(probes, given)
         except BaseException as error:
@@ -204,13 +202,16 @@ class _Backward:
         """Raise, before anything runs, for what is known to stay unreduced."""
         if self._shards:
             self._shards.check()
+        averaged = [id(parameter) for reduction in self._reductions for parameter in reduction.parameters]
+        # of two wrappers around one model, only one has run the forward
+        known = not self._graph.custom and len(averaged) == len(set(averaged))
         for reduction in self._reductions:
             if not reduction.synchronizes and self._engine._accumulate == "write":
                 raise UnsupportedError(
                     "backward under no_sync() with accumulate='write': the gradients of several backward calls are averaged "
                     "together; use accumulate='add'"
                 )
-            reduction.require_all(None if self._graph.custom else self._reached)
+            reduction.require_all(self._reached if known else None)
             if _retained and any(
                 reduction.wrapper in node.metadata.get(_REDUCED, ()) for node in self._border(reduction)
             ):

@@ -7,7 +7,7 @@ are therefore kept in view from their making, weakly.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -90,6 +90,29 @@ def _refuse(what: str, why: str) -> NoReturn:
     )
 
 
+def left_over(reductions: Sequence[Reduction]) -> set[int]:
+    """Return the ids of parameters that no wrapper has averaged, as all of them are under ``no_sync()``.
+
+    ``UnreducedError`` if one of them should have been averaged. A model that was wrapped anew has two wrappers as long as the first one
+    lives; the one that ran the forward averages.
+    """
+    idle = [reduction for reduction in reductions if not reduction.averaged()]
+    averaged = {
+        id(parameter) for reduction in reductions if reduction not in idle for parameter in reduction.parameters
+    }
+    left: set[int] = set()
+    for reduction in idle:
+        own = set(map(id, reduction.parameters)) - averaged
+        if own and reduction.synchronizes:
+            raise UnreducedError(
+                "DistributedDataParallel did not average these gradients: it does so once for each forward, in the first "
+                "backward after it, and not for a forward under no_sync(). Add the losses up and give them to one backward, or run "
+                "the forward again"
+            )
+        left |= own
+    return left
+
+
 class Reduction:
     """What one wrapper does in one backward."""
 
@@ -127,8 +150,8 @@ class Reduction:
                 "unaveraged; make it with find_unused_parameters=True, or freeze them before"
             )
 
-    def done(self) -> bool:
-        """Whether the gradients were averaged; ``UnreducedError`` if they should have been and were not."""
+    def averaged(self) -> bool:
+        """Whether the wrapper averaged the gradients; ``UnreducedError`` if it began and did not finish."""
         wrapper = self.wrapper
         first = self._delayed and wrapper._static_graph_delay_allreduce_enqueued
         if first or wrapper.reducer.get_backward_stats() != self._before:
@@ -140,12 +163,6 @@ class Reduction:
                     "find_unused_parameters=True"
                 ) from error
             return True
-        if self.synchronizes:
-            raise UnreducedError(
-                "DistributedDataParallel did not average these gradients: it does so once for each forward, in the first "
-                "backward after it, and not for a forward under no_sync(). Add the losses up and give them to one backward, or run "
-                "the forward again"
-            )
         return False
 
     def abandon(self) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import time
 
 import pytest
 import torch
@@ -268,6 +269,32 @@ def test_what_is_refused():
     same(collector.gradients, plain_gradients(model))
 
 
+@pytest.mark.parametrize("register", ["register_hook", "register_prehook"])
+def test_hooks_on_the_accumulating_node(register):
+    """G13: libraries for several processes put them there; neither engine could vouch for what they begin."""
+    model = two_layers(None)
+    node = torch.autograd.graph.get_gradient_edge(model[2].weight).node
+    handle = getattr(node, register)(lambda *gradients: None)
+    with pytest.raises(UnsupportedError, match="'weight' has a hook"):
+        collector_of(model).__enter__()
+    handle.remove()
+    with collector_of(model) as collector:
+        collector.backward(model(X).sum())
+    assert collector.engine == "pure"
+
+
+def test_a_hook_on_several_parameters():
+    """G13: torch can't run it for gradients of leaves, and says so in words of its own."""
+    model = two_layers(None)
+    handle = torch.autograd.graph.register_multi_grad_hook(tuple(model.parameters()), lambda gradients: None)
+    with collector_of(model) as collector:
+        with pytest.raises(UnsupportedError, match="register_multi_grad_hook"):
+            collector.backward(model(X).sum())
+        handle.remove()
+        collector.backward(model(X).sum())
+    same(collector.gradients, plain_gradients(model))
+
+
 def test_watched_tensors_alone_run_no_hook():
     """G9: nothing is accumulated, so a graph of gradients is possible too."""
     model = two_layers(lambda parameter: pytest.fail("ran"))
@@ -335,7 +362,7 @@ def test_mappings_and_joined_blocks():
 
 def test_two_threads_on_shared_parameters():
     """G16: the serial result, though both exchange the same slots."""
-    model = two_layers()
+    model = two_layers(lambda parameter: time.sleep(0.001))  # lets the other thread run while the slots are exchanged
     results = {}
 
     def work(index):

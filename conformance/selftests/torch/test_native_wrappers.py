@@ -124,6 +124,22 @@ def test_a_second_backward_is_refused_and_a_second_forward_served(options):
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_a_model_wrapped_anew():
+    """G13: the wrapper that ran the forward averages, while the other one lives."""
+    first = DistributedDataParallel(layers())
+    second = DistributedDataParallel(first.module, find_unused_parameters=True)
+    wanted = gradients_of(copy.deepcopy(first.module))
+    for model in (second, first, second):
+        with collector_of(first) as collector:
+            collector.backward(model(X).sum(), retain_graph=True)
+        same(collector.gradients, wanted)
+    loss = model(X).sum()
+    with collector_of(second) as collector:
+        collector.backward(loss, retain_graph=True)
+        with pytest.raises(UnreducedError):
+            collector.backward(loss)
+
+
 def test_two_forwards_and_two_backwards():
     """G13: the second backward is not averaged, though its graph is new."""
     model = DistributedDataParallel(layers())

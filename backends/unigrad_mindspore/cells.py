@@ -12,6 +12,7 @@ from mindspore import mint, nn
 
 from unigrad.protocols import Entry, Structure
 from unigrad_mindspore.arrays import never_trainable
+from unigrad_mindspore.leaves import remember
 
 __all__ = ["BATCH_NORMS", "describe", "duplicate", "inner", "places", "unchanged"]
 
@@ -154,6 +155,7 @@ def describe(model: Any) -> Structure:
                 entry = Entry(join(path, _canonical(role, key)), join(native, key), tensor, role, path, cell, key)
                 if held is cell._params and not _is_buffer(role, key, tensor):
                     parameters.append(entry)
+                    remember(tensor)
                     continue
                 buffers.append(entry)
                 if held is cell._params and first and role == "other":

@@ -59,7 +59,7 @@ class _Handle:
 
     def get(self) -> Any:
         found = self.frame.take(self.index)
-        return found.get() if isinstance(found, _Handle) else found
+        return found if isinstance(found, Tensor) else found.get()
 
 
 class _Forward:
@@ -77,6 +77,20 @@ class _Forward:
         return handle if self.parent is None else self.parent.save(handle, metadata)
 
 
+class _Found:
+    """What stands in the graph of a recompute, which the function itself may differentiate."""
+
+    __slots__ = ("index", "items")
+
+    def __init__(self, items: dict[int, Any], index: int) -> None:
+        self.items = items
+        self.index = index
+
+    def get(self) -> Any:
+        found = self.items[self.index]
+        return found if isinstance(found, Tensor) else found.get()
+
+
 class _Recompute:
     """Takes the tensors that a region saves in a recompute, and compares what is known of them."""
 
@@ -86,8 +100,8 @@ class _Recompute:
         self.count = 0
         self.last = last
 
-    def save(self, item: Any, metadata: Metadata) -> None:
-        """Take an item; the graph of the recompute, which nobody differentiates, keeps nothing."""
+    def save(self, item: Any, metadata: Metadata) -> _Found:
+        """Take an item. The graph of the recompute keeps its position only: the item may be held by its own node."""
         index = self.count
         self.count += 1
         saved = self.frame.saved
@@ -98,6 +112,7 @@ class _Recompute:
         self.found[index] = item
         if index == self.last:
             raise _Stop
+        return _Found(self.found, index)
 
 
 def _text(metadata: Metadata | None) -> str:
@@ -129,7 +144,7 @@ def _recording(recorder: _Forward | _Recompute) -> Iterator[None]:
         _current.recorder = before
 
 
-def _unpack(item: _Handle) -> Any:
+def _unpack(item: _Handle | _Found) -> Any:
     return item.get()
 
 
@@ -184,7 +199,7 @@ class _Frame:
         try:
             self.rerun(recorder)
         except BaseException:
-            recorder.found.clear()  # the nodes of the recompute hold the recorder, and it holds what they are held by
+            recorder.found.clear()  # nodes of the recompute hold it, and it holds what they are held by
             raise
         return recorder.found
 

@@ -6,7 +6,7 @@ released before a second backward has run a part of it, and it gives the numbers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -25,20 +25,19 @@ class _Mark:
 _marks: WeakValueDictionary[int, _Mark] = WeakValueDictionary()
 
 
-def release(nodes: Mapping[int, Any]) -> None:
-    """Mark nodes, given by number, as released, and cut them from what is below."""
-    for number, node in nodes.items():
+def release(nodes: Iterable[tuple[int, Any, int]]) -> None:
+    """Mark nodes as released and cut them from what is below; given are number, node and how many places it has for others."""
+    for number, node, places in nodes:
         if number not in _marks:
             hook = _Mark()
             node.register_hook(hook)
             _marks[number] = hook
-        for index, (below, _) in enumerate(node.next_functions):
-            if below is not None:
-                node._set_next_edge(index, None)
+        for index in range(places):
+            node._set_next_edge(index, None)
 
 
-def marked(nodes: Mapping[int, Any]) -> Any | None:
-    """Return a released one of some nodes, given by number; None if all are alive."""
+def marked(nodes: Iterable[tuple[int, Any, int]]) -> Any | None:
+    """Return a released one of some nodes; None if all are alive."""
     if not _marks:
         return None
-    return next((node for number, node in nodes.items() if number in _marks), None)
+    return next((node for number, node, _ in nodes if number in _marks), None)

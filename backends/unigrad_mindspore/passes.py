@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 from weakref import WeakSet
+
+from unigrad_mindspore.pynative import at_end_of_backward
 
 __all__ = ["backward_pass", "clear_at_end", "keeps", "may_recompute"]
 
@@ -40,9 +43,20 @@ def backward_pass() -> Iterator[None]:
 
 
 def clear_at_end(kept: Clearable) -> None:
-    """Have values dropped when the innermost backward of this thread ends; one of MindSpore's own is not known."""
+    """Have values dropped when the innermost backward of this thread ends, also one of MindSpore's own."""
     if _local.passes:
         _local.passes[-1].append(kept)
+    else:
+        alive = weakref.ref(
+            kept
+        )  # weakly: the callback lives to the end of the backward, and a region's inputs need not
+        at_end_of_backward(lambda: _clear(alive))
+
+
+def _clear(alive: Callable[[], Any]) -> None:
+    kept = alive()
+    if kept is not None:
+        kept.clear()
 
 
 def keeps(kept: Clearable) -> None:

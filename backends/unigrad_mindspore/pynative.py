@@ -19,6 +19,7 @@ from unigrad.errors import BackendBrokenError
 
 __all__ = [
     "TWICE",
+    "at_end_of_backward",
     "cells_watched",
     "grad_flag",
     "holders",
@@ -55,7 +56,7 @@ _engine = _find("_c_expression.run_backward", lambda: _expression.run_backward)
 _stack = _find("_c_expression._DispatchGuardStack", lambda: _expression._DispatchGuardStack)
 _Cell = _find("_c_expression.Cell_", lambda: _expression.Cell_)
 _seeds = _find("common.seed._KERNEL_SEED", lambda: sys.modules["mindspore.common.seed"])
-for _name in ("grad_flag", "enable_grad", "set_grad_flag", "set_enable_grad", "sync"):
+for _name in ("grad_flag", "enable_grad", "set_grad_flag", "set_enable_grad", "sync", "queue_backward_final_callback"):
     _find(f"graph.api._pynative_executor.{_name}", lambda: getattr(_executor, _name))  # noqa: B023  # called at once
 for _name in ("_grad_node", "_requires_grad", "_is_leaf", "_grad", "_version"):
     _find(f"Tensor.{_name}", lambda: getattr(Tensor, _name))  # noqa: B023  # called at once
@@ -117,6 +118,11 @@ def run_backward(
     finally:
         set_flags(on, allowed)
     return tuple(found)
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Call back when the backward that runs in this thread has ended."""
+    _executor.queue_backward_final_callback(callback)
 
 
 def mode_depth() -> int:

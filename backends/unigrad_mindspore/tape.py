@@ -14,6 +14,7 @@ from unigrad.protocols import Structure
 from unigrad_mindspore.arrays import from_numpy, requires_gradient, view
 from unigrad_mindspore.dispatch import paused
 from unigrad_mindspore.kernels import explained, settle
+from unigrad_mindspore.leaves import remember
 from unigrad_mindspore.marks import marked
 from unigrad_mindspore.marks import release as release_nodes
 from unigrad_mindspore.passes import backward_pass, may_recompute
@@ -28,7 +29,7 @@ from unigrad_mindspore.pynative import (
     set_flags,
 )
 from unigrad_mindspore.recompute import in_recompute
-from unigrad_mindspore.usage import Region, leaf_of, remember, require_recording
+from unigrad_mindspore.usage import Region, leaf_of, require_recording
 from unigrad_mindspore.versions import written_at
 
 __all__ = [
@@ -48,52 +49,64 @@ __all__ = [
 
 _CHANGED = "has been modified by an inplace operation"
 _COMPILED = "bprop_builder"
+_FREED = "ctx has been freed"
 
 
 class _Graph:
     """The recorded graph below some losses."""
 
-    __slots__ = ("leaves", "losses", "nodes", "uses")
+    __slots__ = ("_freed", "_leaves", "_uses", "losses", "nodes")
 
     def __init__(self, losses: Sequence[Any]) -> None:
         self.losses = losses
-        self.nodes: dict[int, Any] = {}
-        self.leaves: list[Any] = []
-        self.uses: list[tuple[Any, int]] = []
-        waiting = [loss._grad_node for loss in losses]
-        leaves: dict[int, Any] = {}
+        self.nodes: list[tuple[int, Any, int]] = []
+        self._leaves: dict[int, Any] = {}
+        self._uses: list[tuple[Any, int]] = []
+        self._freed = False
+        try:
+            self._walk()
+        except RuntimeError as error:
+            if _FREED not in str(error):
+                raise
+            self._freed = True
+
+    def _walk(self) -> None:
+        leaves, seen = self._leaves, set()
+        waiting = [loss._grad_node for loss in self.losses]
         while waiting:
             node = waiting.pop()
             number = node._unique_id()
-            if number in self.nodes or number in leaves:
+            if number in seen:
                 continue
+            seen.add(number)
             if node.is_leaf():
-                leaves[number] = leaf_of(node)
+                leaves[number] = node
                 continue
-            self.nodes[number] = node
-            for below, _ in node.next_functions:
-                if below is None:
-                    continue
-                if below.is_leaf():
-                    number = below._unique_id()
-                    if number not in leaves:
-                        leaves[number] = leaf_of(below)
-                    self.uses.append((leaves[number], node._sequence_nr()))
-                else:
-                    waiting.append(below)
-        self.leaves = list(leaves.values())
+            below = node.next_functions
+            self.nodes.append((number, node, len(below)))
+            for one, _ in below:
+                if one is not None:
+                    waiting.append(one)
+                    if one.is_leaf():
+                        self._uses.append((one, node._sequence_nr()))
+
+    @property
+    def leaves(self) -> Sequence[Any]:
+        """Leaf tensors, each once; what stands for one of which nobody has told."""
+        return [leaf_of(node) for node in self._leaves.values()]
 
     @property
     def released(self) -> str | None:
         """Name of a released node."""
         node = marked(self.nodes)
-        return None if node is None else str(node.name())
+        if node is not None:
+            return str(node.name())
+        return "a function of the user's own" if self._freed else None
 
     def changed(self) -> Any | None:
         """Return a leaf that unigrad has written since an operation of this graph used it."""
-        return next(
-            (leaf for leaf, moment in self.uses if isinstance(leaf, Tensor) and written_at(leaf) > moment), None
-        )
+        uses = ((leaf_of(node), moment) for node, moment in self._uses)
+        return next((leaf for leaf, moment in uses if isinstance(leaf, Tensor) and written_at(leaf) > moment), None)
 
 
 def engine(model: Any, structure: Structure) -> str:
@@ -264,7 +277,7 @@ def _ones(loss: Any) -> Any:
 
 
 def _refuse_compiled(graph: _Graph) -> None:
-    if any(_COMPILED in node.name() for node in graph.nodes.values()):
+    if any(_COMPILED in node.name() for _, node, _ in graph.nodes):
         raise UnsupportedError(
             "the graph holds a function compiled by mindspore.jit, whose second derivative the engine gets wrong; call it without "
             "jit where create_graph=True is needed"

@@ -5,27 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import mindspore
 
 from unigrad.errors import RecordingLostError, UnsupportedError
 from unigrad_mindspore import dispatch, in_place
 from unigrad_mindspore.kernels import settle
-from unigrad_mindspore.pynative import grad_flag, node_id, recording_allowed, set_flags
+from unigrad_mindspore.leaves import known, remember
+from unigrad_mindspore.pynative import grad_flag, recording_allowed, set_flags
 
-__all__ = ["Region", "current", "leaf_of", "refuse_graph_mode", "remember", "require_recording"]
-
-_known: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Number of a leaf's node -> the leaf."""
-
-
-def remember(leaf: Any) -> int | None:
-    """Have the leaf found by its node as long as it lives; return the number of the node."""
-    number = node_id(leaf)
-    if number is not None:
-        _known[number] = leaf
-    return number
+__all__ = ["Region", "leaf_of", "refuse_graph_mode", "require_recording"]
 
 
 class _Local(threading.local):
@@ -33,11 +22,6 @@ class _Local(threading.local):
 
 
 _local = _Local()
-
-
-def current() -> Region | None:
-    """Return the region of this thread."""
-    return _local.region
 
 
 class Region:
@@ -76,9 +60,9 @@ class Region:
         told, self._told = self._told, []
         return told
 
-    def stranger(self, number: int, node: Any) -> Any:
+    def stranger(self, node: Any) -> Any:
         """Return what stands for a leaf that nobody has told of: its node, the same object each time."""
-        return self._strangers.setdefault(number, node)
+        return self._strangers.setdefault(node._unique_id(), node)
 
     def close(self) -> None:
         """Stop."""
@@ -91,12 +75,9 @@ class Region:
 
 def leaf_of(node: Any) -> Any:
     """Return the leaf of a node, or what stands for it."""
-    number = node._unique_id()
-    leaf = _known.get(number)
-    if leaf is not None:
-        return leaf
+    leaf = known(node)
     region = _local.region
-    return node if region is None else region.stranger(number, node)
+    return leaf if leaf is not None else node if region is None else region.stranger(node)
 
 
 def refuse_graph_mode(what: str) -> None:
@@ -116,6 +97,6 @@ def require_recording() -> None:
     region.lost = True
     raise RecordingLostError(
         "recording was switched off while a collector was open, so that gradients would be missing: a native gradient call "
-        "(mindspore.grad, value_and_grad, vjp, or a Cell after set_grad()) does so. Make it before opening the collector or after leaving, "
-        "and open the collector anew"
+        "(mindspore.grad, value_and_grad, vjp, a Cell after set_grad()) does so. Make it before opening the collector or after "
+        "leaving it, and open the collector anew"
     )

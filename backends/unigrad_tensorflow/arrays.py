@@ -107,15 +107,10 @@ def from_numpy(array: Any) -> Any:
 
 
 def shape(tensor: Any) -> tuple[int, ...]:
-    """Return the shape; ``UnsupportedError`` where a traced function does not know it."""
+    """Return the shape, with -1 for what a traced function knows only when it runs."""
     found = tensor.shape
     if isinstance(found, tf.TensorShape):
-        if not found.is_fully_defined():
-            raise UnsupportedError(
-                f"a tensor of the tf.function that is being traced has the shape {found}, part of which is known only when it runs; give "
-                "the function an input_signature with whole shapes"
-            )
-        return tuple(found.as_list())
+        return (-1,) if found.rank is None else tuple(-1 if size is None else size for size in found.as_list())
     return tuple(found)
 
 

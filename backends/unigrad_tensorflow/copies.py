@@ -69,7 +69,7 @@ def _copy(item: Any, memo: dict[int, Any]) -> Any:
     if id(item) in memo:
         return memo[id(item)]
     if isinstance(item, Facade):
-        made = make(_copy(item._unigrad_plain, memo), item._unigrad_run, item.enabled)
+        made = make(_copy(item.__unigrad_plain__, memo), item.__unigrad_run__, item.enabled)
         memo[id(item)] = made
         return made
     if isinstance(item, tf.Variable):

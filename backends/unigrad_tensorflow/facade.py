@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from unigrad.errors import UnsupportedError
 from unigrad_tensorflow.private import Layer, in_symbolic_call
+from unigrad_tensorflow.saving import Restored, config_of, register
 
 __all__ = ["Facade", "facade", "plain_of"]
 
@@ -19,14 +20,14 @@ class Facade:
     """Put before the class of a model: the forward goes through ``run``, all else is the model's own.
 
     The instance shares the ``__dict__`` of the plain model, so variables, layers inside, losses and the trackers of Keras are the
-    same objects; only the slots are its own.
+    same objects; only the slots are its own. Their names keep them from Keras, which saves what stands under other names.
     """
 
-    __slots__ = ("_unigrad_plain", "_unigrad_run", "enabled")
+    __slots__ = ("__unigrad_plain__", "__unigrad_run__", "enabled")
 
     enabled: bool
-    _unigrad_plain: Any
-    _unigrad_run: Callable[..., Any]
+    __unigrad_plain__: Any
+    __unigrad_run__: Callable[..., Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in Facade.__slots__:
@@ -40,7 +41,7 @@ class Facade:
         return copy_into(self, memo)
 
     def __copy__(self) -> Any:
-        return make(copy.copy(self._unigrad_plain), self._unigrad_run, self.enabled)
+        return make(copy.copy(self.__unigrad_plain__), self.__unigrad_run__, self.enabled)
 
 
 class LayerFacade(Facade):
@@ -53,17 +54,26 @@ class LayerFacade(Facade):
         if "training" not in kwargs:
             from unigrad.wrapping import wrap  # the core imports this module by name
 
-            chosen = wrap(self._unigrad_plain).memory.training
+            chosen = wrap(self.__unigrad_plain__).memory.training
             if chosen is not None:
                 kwargs["training"] = chosen
         return super().__call__(*args, **kwargs)  # type: ignore[misc]  # of the class behind this one
 
+    def get_config(self) -> dict[str, Any]:
+        """Return the configuration of the plain layer, and of what runs it."""
+        return config_of(self.__unigrad_plain__, self.__unigrad_run__, self.enabled)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return a new layer of such a configuration."""
+        return Restored.from_config(config)
+
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the plain call through ``run``; a call on symbolic tensors builds a model, and runs nothing."""
-        forward = self._unigrad_plain.call
+        forward = self.__unigrad_plain__.call
         if not self.enabled or in_symbolic_call(args, kwargs):
             return forward(*args, **kwargs)
-        return self._unigrad_run(forward, *args, **kwargs)
+        return self.__unigrad_run__(forward, *args, **kwargs)
 
 
 class ModuleFacade(Facade):
@@ -76,11 +86,11 @@ class ModuleFacade(Facade):
         from unigrad.wrapping import wrap  # the core imports this module by name
         from unigrad_tensorflow.calls import in_mode
 
-        plain = self._unigrad_plain
+        plain = self.__unigrad_plain__
         if not self.enabled:
             return plain(*args, **kwargs)
         return in_mode(
-            lambda *inner, **named: self._unigrad_run(plain.__call__, *inner, **named),
+            lambda *inner, **named: self.__unigrad_run__(plain.__call__, *inner, **named),
             args,
             kwargs,
             wrap(plain).memory.training,
@@ -102,6 +112,8 @@ def _class(base: type) -> type:
                 f"no model can stand for a {base.__qualname__} ({cause}); checkpoint a function that calls it instead: "
                 "unigrad.checkpoint(function, blocks=[model])"
             ) from cause
+        if kind is LayerFacade:
+            register(made)
         _classes[base] = made
     return made
 
@@ -109,7 +121,7 @@ def _class(base: type) -> type:
 def plain_of(model: Any) -> Any:
     """Return the model behind all facades."""
     while isinstance(model, Facade):
-        model = model._unigrad_plain
+        model = model.__unigrad_plain__
     return model
 
 

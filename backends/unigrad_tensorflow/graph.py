@@ -226,7 +226,7 @@ class Recorder:
         return [leaf_of(variable) for variable in watcher_variables(self._watcher)]
 
     def note(
-        self, operation: Any, inputs: Any, attributes: Any, outputs: Any, name: Any = None, graph: Any = None
+        self, operation: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
         """Take note of one operation."""
         if graph is not self.graph:

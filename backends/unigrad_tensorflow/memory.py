@@ -39,7 +39,9 @@ def measure(held: Sequence[Any]) -> Iterator[Meter]:
     older: set[int] = {_place(value(tensor))[0] for tensor in held if is_variable(tensor)}
     alive: dict[int, Any] = {}
 
-    def note(operation: Any, inputs: Any, attributes: Any, outputs: Any, name: Any = None, graph: Any = None) -> None:
+    def note(
+        operation: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
         if graph is not None:
             return
         for tensor in inputs:

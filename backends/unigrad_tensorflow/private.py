@@ -14,7 +14,7 @@ try:
     from keras.src.backend.common import global_state
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
     from keras.src.layers.layer import Layer
-    from keras.src.random.seed_generator import global_seed_generator
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context, imperative_grad, record
     from tensorflow.python.framework import op_callbacks
@@ -36,14 +36,15 @@ __all__ = [
     "differentiable",
     "differentiated",
     "function_operations",
-    "global_seed_generator",
     "identity",
     "in_symbolic_call",
     "owner",
+    "present_seed_generator",
     "raw",
     "read",
     "remove_callback",
     "restored",
+    "set_seed_generator",
     "should_record",
     "stop_recording",
     "stopped",
@@ -182,6 +183,17 @@ def in_symbolic_call(args: Any, kwargs: Any) -> bool:
     )
 
 
+def present_seed_generator() -> Any:
+    """Return the generator from which Keras draws where no other is given; None before the first draw."""
+    return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+
+
+def set_seed_generator(generator: Any) -> Any:
+    """Have Keras draw from this generator where no other is given, and return it."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
+    return generator
+
+
 def call_state() -> dict[str, Any]:
     """Return what Keras knows of the running call: the mode, and the scope of casts."""
     return {name: global_state.get_global_attribute(name) for name in _CONTEXTS}
@@ -206,7 +218,9 @@ def _try_out() -> None:
         return
     told: list[Any] = []
 
-    def note(operation: Any, inputs: Any, attributes: Any, outputs: Any, name: Any = None, graph: Any = None) -> None:
+    def note(
+        operation: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
         told.extend(outputs)
 
     x = tf.constant(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from unigrad_tensorflow.arrays import value
 from unigrad_tensorflow.graph import register
-from unigrad_tensorflow.private import global_seed_generator, raw, stop_recording
+from unigrad_tensorflow.private import present_seed_generator, raw, set_seed_generator, stop_recording
 
 __all__ = [
     "from_portable",
@@ -26,10 +27,16 @@ __all__ = [
 
 def _global() -> Any:
     """Return the variable of the global generator, which Keras makes at the first draw."""
-    with tf.init_scope():
-        state = global_seed_generator().state
-    register(state, buffer=True)
-    return state
+    generator = present_seed_generator()
+    if generator is None:
+        # A tf.function that sees a variable being made is traced a second time; it sees those of its thread.
+        made: list[Any] = []
+        thread = threading.Thread(target=lambda: made.append(keras.random.SeedGenerator()))
+        thread.start()
+        thread.join()
+        generator = set_seed_generator(made[0])
+    register(generator.state, buffer=True)
+    return generator.state
 
 
 def seed(seed: int) -> None:

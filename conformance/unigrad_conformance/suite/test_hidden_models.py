@@ -24,7 +24,9 @@ def hidden(model):
 
 
 def normalization(samples):
-    return samples.layer("batch_norm", channels=3, momentum=0.1, epsilon=1e-5, affine=True)
+    layer = samples.layer("batch_norm", channels=3, momentum=0.1, epsilon=1e-5, affine=True)
+    unigrad.wrap(layer).train()  # new layers of some frameworks are in inference mode
+    return layer
 
 
 @pytest.mark.clause("C3")

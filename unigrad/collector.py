@@ -218,6 +218,7 @@ class GradientCollector:
             register.update(name.removeprefix(prefix) for name in used if name.startswith(prefix))
 
     def _check_thread(self) -> None:
+        refuse_traced("a collector")
         if not self._entered:
             raise CollectorClosedError("the collector is not open yet; use it inside 'with'")
         if threading.get_ident() != self._thread:

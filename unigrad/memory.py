@@ -7,6 +7,7 @@ from typing import Any
 
 from unigrad.errors import ArgumentError
 from unigrad.protocols import Capability, Meter
+from unigrad.tracing import refuse_traced
 from unigrad.wrapping import each_block
 
 __all__ = ["kept_bytes"]
@@ -42,6 +43,7 @@ def kept_bytes(block: Any) -> AbstractContextManager[Meter]:
     >>> meter.bytes >= y.size * 4
     True
     """
+    refuse_traced("counting bytes")
     blocks = list(each_block(block, "kept_bytes"))
     if not blocks:
         raise ArgumentError("kept_bytes needs a block, to know whose parameters are not counted")

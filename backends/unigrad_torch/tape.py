@@ -82,7 +82,7 @@ class _Graph:
 
 def open_region() -> Region:
     """Start recording for this thread; the observer is told of leaves used in recorded operations."""
-    refuse_compiled("recording for a collector")
+    refuse_compiled("recording")
     if torch.is_inference_mode_enabled():
         raise UnsupportedError("torch records nothing under inference_mode; open the collector outside of it")
     return Region()

@@ -61,6 +61,32 @@ def test_refused_inside(what, whole):
         torch.compile(inside, backend="eager", fullgraph=whole)(X)
 
 
+MEMBERS = {
+    "backward": lambda collector, x: collector.backward(x.sum()),
+    "watch": lambda collector, x: collector.watch(x, name="x"),
+    "write_back": lambda collector, x: collector.write_back(),
+    "zero": lambda collector, x: collector.zero(),
+    "kept_bytes": lambda collector, x: unigrad.kept_bytes(collector.block),
+}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["breaks-allowed", "full-graph"])
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_collector_that_was_opened_outside_is_not_used_inside(member, whole):
+    model = nn.Linear(3, 1)
+    with unigrad.GradientCollector(model, on_unused="ignore") as collector:
+
+        def function(x):
+            out = model(x)
+            MEMBERS[member](collector, out)
+            return out
+
+        with pytest.raises(UnsupportedError, match=r"inside torch\.compile"):
+            torch.compile(function, backend="eager", fullgraph=whole)(X)
+        collector.backward(model(X).sum())
+    assert set(collector.gradients) == {"weight", "bias"}
+
+
 FRESH = """
 import sys, torch, unigrad
 model = torch.nn.Linear(3, 1)

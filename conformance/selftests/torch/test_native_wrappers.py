@@ -114,8 +114,8 @@ def test_a_second_backward_is_refused_and_a_second_forward_served(options):
             loss, other = outputs.sum(), (2 * outputs).sum()
             collector.backward(loss, retain_graph=True)
             first = collector.gradients
-            for later in (loss, other):
-                with pytest.raises(UnreducedError, match="once for each forward"):
+            for later in (loss, other):  # before anything runs
+                with pytest.raises(UnreducedError, match="once for each forward, and has done so"):
                     collector.backward(later, retain_graph=True)
             same(collector.gradients, dict(first))
             collector.backward(model(X).sum())
@@ -325,6 +325,21 @@ def test_a_fully_sharded_model():
         torch.equal(torch.as_tensor(unigrad.wrap(model).backend.block.to_numpy(slot)), torch.full(slot.shape, 7.0))
         for slot in slots
     )
+
+
+@pytest.mark.parametrize("part", [0, 2])
+def test_a_part_of_a_fully_sharded_model(part):
+    """G4: what shares a root is reduced with it, but not collected, and its slots are put back."""
+    model = sharded(layers())
+    wanted = whole(gradients_of(model))
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 7)
+    slots = [(parameter, parameter.grad) for parameter in model.parameters()]
+    with collector_of(model[part]) as collector:
+        collector.backward(model(X).sum())
+    same(whole(collector.gradients), {name: wanted[f"{part}.{name}"] for name in ("weight", "bias")})
+    assert all(parameter.grad is slot for parameter, slot in slots)
+    assert all(torch.equal(slot.full_tensor(), torch.full(slot.shape, 7.0)) for _, slot in slots)
 
 
 def test_an_unused_layer_of_a_fully_sharded_model():

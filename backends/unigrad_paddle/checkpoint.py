@@ -20,10 +20,11 @@ from unigrad_paddle.captures import captured_leaf, created, intermediates, refus
 from unigrad_paddle.fingerprint import fingerprint
 from unigrad_paddle.framework import Tensor, node_of
 from unigrad_paddle.gates import Gates
+from unigrad_paddle.graph import refuse_fatal, walk
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.recompute import inside_region, recomputing
 from unigrad_paddle.stand_ins import occupants, stood_in
-from unigrad_paddle.tape import refuse_compiled, take, walk
+from unigrad_paddle.tape import refuse_compiled, take
 from unigrad_paddle.usage import unnoticed
 
 __all__ = ["fingerprint", "run"]
@@ -118,7 +119,9 @@ class _Call:
         found: list[list[int]] = []
         for output in outputs:
             nodes, ends = walk([node_of(output)], border)
-            if any(node.name() == _COMPILED for node in nodes):
+            names = [node.name() for node in nodes]
+            refuse_fatal(nodes, names)
+            if _COMPILED in names:
                 raise UnsupportedError(
                     "the checkpointed function calls what paddle.jit.to_static compiled, whose parameters nothing can stand in for; "
                     "checkpoint the plain layer"

@@ -16,6 +16,7 @@ _CHANGED = "has been modified by an inplace operation"
 
 class _Raised(threading.local):
     error: BaseException | None = None
+    depth = 0
 
 
 _raised = _Raised()
@@ -27,32 +28,41 @@ def kept() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if _raised.error is None:
-            _raised.error = error
+        _raised.error = error
         raise
 
 
 @contextmanager
 def explained() -> Iterator[None]:
     """Surround a backward: raise what a hook raised, or the error of unigrad that Paddle's stands for; modes are afterwards as before."""
-    before, _raised.error = _raised.error, None
+    _raised.error = None
+    _raised.depth += 1
     recording = paddle.is_grad_enabled()
     try:
         yield
-    except (SystemError, RuntimeError, OSError, ValueError) as error:
-        inner, _raised.error = _raised.error, None
-        if inner is not None:
-            raise inner from error
-        text = str(error)
-        if _RELEASED in text:
-            raise GraphReleasedError(
-                "a part of this graph was released by an earlier backward; pass retain_graph=True to that one"
-            ) from error
-        if _CHANGED in text:
-            raise StaleGraphError(
-                f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
-            ) from error
-        raise
+    except BaseException as error:
+        meant = _meant(error)
+        # Inside another backward this leaves a hook of that one.
+        _raised.error = meant if _raised.depth > 1 else None
+        if meant is error:
+            raise
+        raise meant from error
     finally:
-        _raised.error = before
+        _raised.depth -= 1
         paddle.set_grad_enabled(recording)
+
+
+def _meant(error: BaseException) -> BaseException:
+    text = str(error)
+    inner = _raised.error
+    if inner is not None and isinstance(error, OSError) and type(inner).__name__ in text:
+        return inner
+    if _RELEASED in text and isinstance(error, SystemError):
+        return GraphReleasedError(
+            "a part of this graph was released by an earlier backward; pass retain_graph=True to that one"
+        )
+    if _CHANGED in text and isinstance(error, RuntimeError):
+        return StaleGraphError(
+            f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
+        )
+    return error

@@ -7,22 +7,23 @@ frees nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
 
-from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
+from unigrad.errors import GraphReleasedError, UnsupportedError
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.engine import engine, parallel
 from unigrad_paddle.faults import explained
-from unigrad_paddle.framework import is_leaf_node, node_of, shares_memory
+from unigrad_paddle.framework import shares_memory
+from unigrad_paddle.graph import Graph, trace
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.marks import GATES, RELEASED
 from unigrad_paddle.recompute import in_recompute, in_region
 from unigrad_paddle.stand_ins import original
-from unigrad_paddle.usage import Region, current
+from unigrad_paddle.usage import Region
 
 __all__ = [
     "close_region",
@@ -38,51 +39,6 @@ __all__ = [
     "vjp",
     "watch",
 ]
-
-_REENTRANT = "GradNodePyLayer_RecomputeFunction"
-_ONCE = ("GradNodePyLayer", "Dy2StGradNode")
-
-
-class _Graph:
-    """The recorded graph below some losses.
-
-    Parameters
-    ----------
-    losses
-        The losses.
-    nodes
-        All nodes but those of leaves.
-    ends
-        The nodes of leaves.
-    once
-        Nodes that Paddle can run only once.
-    released
-        Name of a released node.
-    """
-
-    __slots__ = ("ends", "losses", "nodes", "once", "released")
-
-    def __init__(
-        self, losses: list[Any], nodes: list[Any], ends: list[Any], once: list[Any], released: str | None
-    ) -> None:
-        self.losses = losses
-        self.nodes = nodes
-        self.ends = ends
-        self.once = once
-        self.released = released
-
-    @property
-    def leaves(self) -> list[Any]:
-        """The leaf tensors; of one that is not known, its node. A stand-in of a recompute is what it stands for."""
-        region = current()
-        found = []
-        for node in self.ends:
-            leaf = leaf_of(node)
-            if leaf is not None:
-                found.append(original(leaf))
-            else:
-                found.append(node if region is None else region.keep(node))
-        return found
 
 
 def open_region() -> Region:
@@ -114,51 +70,8 @@ def no_record() -> AbstractContextManager[Any]:
     return context
 
 
-def trace(losses: Sequence[Any]) -> _Graph:
-    """Walk the graph below the losses; changes nothing."""
-    found = []
-    for loss in losses:
-        node = None if loss.stop_gradient or not (is_floating(loss) or loss.is_complex()) else node_of(loss)
-        if node is None:
-            raise NoGraphError
-        found.append(node)
-    nodes, ends = walk(found)
-    once = [node for node in nodes if node.name().startswith(_ONCE)]
-    if any(node.name() == _REENTRANT for node in once):
-        raise UnsupportedError(
-            "the graph holds a reentrant paddle.distributed.fleet.utils.recompute, whose inner parameters cannot be seen and get no "
-            "gradient here; use unigrad.checkpoint, or pass use_reentrant=False to it"
-        )
-    released = RELEASED.first(nodes)
-    return _Graph(list(losses), nodes, ends, once, None if released is None else str(released.name()))
-
-
-def walk(roots: Sequence[Any], border: Collection[Any] = ()) -> tuple[list[Any], list[Any]]:
-    """Return all nodes below and including some, and apart from them those of leaves and of the border, each once."""
-    nodes = list(dict.fromkeys(roots))
-    seen = set(nodes)
-    inner = []
-    ends = []
-    for node in nodes:  # which grows meanwhile
-        if node in border:
-            ends.append(node)
-            continue
-        leaf = True
-        for below in node.next_functions:
-            if below is not None:
-                leaf = False
-                if below not in seen:
-                    seen.add(below)
-                    nodes.append(below)
-        if leaf and is_leaf_node(node):
-            ends.append(node)
-        else:
-            inner.append(node)
-    return inner, ends
-
-
 def vjp(
-    graph: _Graph, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
+    graph: Graph, cotangents: Sequence[Any | None], targets: Sequence[Any], *, retain: bool, create: bool
 ) -> list[Any | None]:
     """Return the vector-Jacobian product for each target, None where not reached or frozen since the forward."""
     if graph.released is not None:
@@ -186,8 +99,8 @@ def vjp(
     if not asked:
         return [None] * len(targets)
     losses, vectors = _merged(graph.losses, cotangents)
-    held = {id(leaf) for leaf in leaves}
-    own = synchronized or bool(graph.once) or (known and not create and any(id(one) in held for one in asked))
+    parameters = {id(leaf) for leaf in leaves if not hasattr(leaf, "_unigrad_watched")}
+    own = synchronized or bool(graph.once) or (known and not create and any(id(one) in parameters for one in asked))
     try:
         with explained():
             found = (
@@ -205,7 +118,7 @@ def vjp(
     return [results.get(id(target)) for target in wanted]
 
 
-def _check_once(graph: _Graph, known: bool, retain: bool, create: bool) -> None:
+def _check_once(graph: Graph, known: bool, retain: bool, create: bool) -> None:
     name = graph.once[0].name()
     if retain or create:
         raise UnsupportedError(
@@ -320,7 +233,7 @@ def _lasting(gradient: Any) -> Any:
     return gradient.detach().view(list(gradient.shape))
 
 
-def release(graph: _Graph) -> None:
+def release(graph: Graph) -> None:
     """Mark every node of the graph, leaves excepted; Paddle freed what its own engine ran, the rest dies with the loss."""
     RELEASED.add(graph.nodes)
 
@@ -337,6 +250,7 @@ def watch(tensor: Any) -> Any:
     if tensor.stop_gradient:
         twin = tensor.detach()
         twin.stop_gradient = False
+        twin._unigrad_watched = True
         know([twin])
         return twin
     with paddle.enable_grad():

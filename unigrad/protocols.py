@@ -213,6 +213,12 @@ class Region(Protocol):
     def places(self) -> Sequence[Entry]:
         """Every place in a native model that holds a parameter of these blocks, also a frozen one."""
 
+    def let_go(self) -> None:
+        """Drop ``args`` and ``kwargs``, for a backend that keeps what it needs of them by means of its own.
+
+        Inside another region tensors among them are inner values of that one, which this object would keep alive.
+        """
+
     def replay(self) -> AbstractContextManager[None]:
         """Surround a recompute: random state, buffers, modes and versions as they were at the forward.
 

@@ -75,6 +75,10 @@ class CheckpointRegion:
         self._values: list[_Value] = []
         self._own_changes: frozenset[str] = frozenset()
 
+    def let_go(self) -> None:
+        """Drop the arguments; see ``Region.let_go``."""
+        self.args, self.kwargs = (), {}
+
     def _take(self, blocks: Sequence[Block]) -> None:
         """Take note of all that belongs to some blocks, as it is now."""
         primitive = self._backend.block

@@ -7,7 +7,6 @@ that a backward unpacks runs the whole region once more, which saves the same it
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Hashable
 from typing import Any
@@ -38,9 +37,7 @@ def run(region: Region) -> Any:
     args, kwargs = region.args, region.kwargs
     leaves, layout = tree.flatten((args, kwargs))
     call = _Call(region, leaves, layout)
-    # The region itself must not keep the arguments: inside another region they are inner values of that one.
-    with contextlib.suppress(AttributeError):
-        region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
+    region.let_go()
     with observe_uses(_Captures(call.start, leaves, region.function)), saved_hooks(call.pack, call.unpack):
         outputs = region.function(*args, **kwargs)
     call.end = next_serial()

@@ -19,7 +19,7 @@ from unigrad.errors import UnsupportedError
 from unigrad.protocols import Structure
 from unigrad_torch import reducers
 from unigrad_torch.modules import is_fsdp
-from unigrad_torch.sharded import is_fully_sharded, is_sharded, require_known
+from unigrad_torch.sharded import is_fully_sharded, is_sharded, originals, require_known
 
 _plain: set[type] = set()
 _mappings: WeakValueDictionary[int, Structure] = WeakValueDictionary()
@@ -70,7 +70,7 @@ class _Served:
                     seen.add(id(child))
                     self.modules.append(child)
         self.generation = reducers.generation()
-        self.native = self.native or _need_native(self.parameters)
+        self.native = self.native or _need_native(originals(self.parameters))
 
     def _look_at(self, module: Any) -> None:
         if is_fsdp(module):

@@ -193,11 +193,11 @@ def _check(arguments: argparse.Namespace) -> int:
         files: list[tuple[Output, Callable[[], str]]] = [
             (as_json, outcome.json),
             (as_junit, lambda: junit_xml(outcome.sessions)),
-            (as_html, lambda: _page(outcome.sessions) if arguments.html else ""),
+            (as_html, lambda: _page(outcome.sessions)),
         ]
         for output, text in files:
             try:
-                output.write(text())
+                output.write(text)
             except OutputError as error:
                 unwritten.append(str(error))
         for message in unwritten:
@@ -239,7 +239,7 @@ def _report(arguments: argparse.Namespace) -> int:
     with Output(arguments.html) as output:
         text = matrix(sessions, counts=False).markdown() if arguments.markdown else report_text(sessions)
         print(printable(text))
-        output.write(_page(sessions) if arguments.html else "")
+        output.write(lambda: _page(sessions))
     return 0
 
 

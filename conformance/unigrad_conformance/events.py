@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +90,7 @@ class Journal:
         self._session = Session(name)
         self._plan: dict[str, Result] = {}
         self._results: dict[str, Result] = {}
+        self._bad: dict[str, None] = {}
         self._numbers: dict[int, str] = {}
         self._rest = bytearray()
         self.planned = False
@@ -126,7 +127,7 @@ class Journal:
             self.charge("the test ended, but what it told cannot be read")
             self.running = self._numbers[event["number"]] = event["id"]
         elif kind == "result" and event["id"] == self.running:
-            self._results[self.running] = _filled(self._plan[self.running], event)
+            self._set(_filled(self._plan[self.running], event))
             self.running, self.last = "", self.running
         elif kind == "end" and not self.running:
             self.exit = event["exit"]
@@ -155,9 +156,9 @@ class Journal:
         return len(self._results)
 
     @property
-    def bad(self) -> list[str]:
+    def bad(self) -> Collection[str]:
         """Ids of the tests whose results fail the check."""
-        return [test for test, result in self._results.items() if result.is_bad]
+        return self._bad
 
     @property
     def remaining(self) -> list[str]:
@@ -176,10 +177,15 @@ class Journal:
         if test not in self._plan:
             return False
         known = self._results.get(test, self._plan[test])
-        self._results[test] = replace(known, outcome="failed", reason=reason, details=details, ending=ending)
+        self._set(replace(known, outcome="failed", reason=reason, details=details, ending=ending))
         if test == self.running:
             self.running, self.last = "", test
         return True
+
+    def _set(self, result: Result) -> None:
+        self._results[result.id] = result
+        if result.is_bad:
+            self._bad[result.id] = None
 
     def session(self, cause: str, ending: str) -> Session:
         """Return all that was told; ``cause`` and ``ending`` say why tests without a result did not run."""

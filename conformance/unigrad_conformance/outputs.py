@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from unigrad.errors import UnigradError
@@ -49,10 +50,14 @@ class Output:
                 raise _cannot_write(self._path, error) from error
         return self
 
-    def write(self, text: str) -> None:
-        """Write the text; ``OutputError`` if there is no room for it, and then no file, or the one before."""
+    def write(self, text: str | Callable[[], str]) -> None:
+        """Write the text, which is made only if there is a file.
+
+        ``OutputError`` if there is no room for it, and then there is no file, or the one before.
+        """
         if self._path is None:
             return
+        text = text if isinstance(text, str) else text()
         try:
             if self._partial is None:
                 self._path.write_text(text, encoding="utf-8")

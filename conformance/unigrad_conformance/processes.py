@@ -181,18 +181,27 @@ def _restrain(pid: int) -> None:
 
 def _sessions() -> Iterator[tuple[int, int]]:
     """Yield the id and session of each process; nothing where the system has no /proc."""
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2]
-                yield int(entry.name), int(after_name.split()[3])
+    with contextlib.suppress(FileNotFoundError), os.scandir(_PROC) as entries:
+        for entry in entries:
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    yield int(entry.name), int(_brief(f"{_PROC}/{entry.name}/stat").rpartition(b")")[2].split()[3])
 
 
 def _resident(pid: int) -> int:
     try:
-        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * resource.getpagesize()
+        return int(_brief(f"{_PROC}/{pid}/statm").split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _brief(path: str) -> bytes:
+    """Return what is in a short file; it is read for every process again and again."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
 
 
 def memory_to_spare() -> int | None:

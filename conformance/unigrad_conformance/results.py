@@ -12,7 +12,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +159,12 @@ def session_to_json(session: Session) -> dict[str, Any]:
     """Return JSON data of a session, arrays left out."""
     results = [
         {
-            **asdict(replace(result, observations=())),
+            **vars(result),
             "observations": [observation.to_json() for observation in result.observations],
         }
         for result in session.results
     ]
-    return {**asdict(replace(session, results=())), "results": results}
+    return {**vars(session), "results": results}
 
 
 def begin(folder: Path, backend: str) -> None:
@@ -187,13 +187,11 @@ def finish(folder: Path, session: Session) -> None:
         for key, array in arrays.items():
             with archive.open(f"{key}.npy", "w") as member:
                 np.save(member, array, allow_pickle=False)
-    data = {
-        "format": FORMAT,
-        "arrays_sha256": hashlib.sha256(packed.getvalue()).hexdigest(),
-        **session_to_json(session),
-    }
+    data = session_to_json(session)
+    lines = ",\n".join(json.dumps(result) for result in data.pop("results"))
+    head = json.dumps({"format": FORMAT, "arrays_sha256": hashlib.sha256(packed.getvalue()).hexdigest(), **data})
     write_whole(folder / f"{session.backend}.npz", packed.getvalue())
-    write_whole(folder / f"{session.backend}.json", (json.dumps(data, indent=1) + "\n").encode())
+    write_whole(folder / f"{session.backend}.json", f'{head[:-1]}, "results": [\n{lines}\n]}}\n'.encode())
     (folder / f"{session.backend}{_UNFINISHED}").unlink(missing_ok=True)
 
 

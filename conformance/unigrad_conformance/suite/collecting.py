@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import unigrad
+from unigrad.protocols import Guarantee
 from unigrad_conformance.suite.problems import gradients_of, to_numpy
 
-__all__ = ["close", "collects", "f32", "inputs_of", "leaves", "native_gradients", "state_of"]
+__all__ = ["close", "collects", "f32", "inputs_of", "leaves", "native_gradients", "overwrite", "state_of", "whole_tape"]
 
 
 def f32(values: Any) -> np.ndarray[Any, Any]:
@@ -44,6 +45,21 @@ def close(found: Mapping[str, Any], relative: float, absolute: float = 0.0, **wa
         array = to_numpy(found[name])
         assert array.shape == np.shape(value), name
         np.testing.assert_allclose(array.astype("float64"), value, rtol=relative, atol=absolute, err_msg=name)
+
+
+def overwrite(backend: Any, tensor: Any, values: Any = -99.0) -> bool:
+    """Write into a tensor; return False where the framework lets nobody do so, and a shared memory can't be noticed."""
+    array = np.full(backend.block.shape(tensor), values, backend.block.dtype(tensor))
+    try:
+        backend.block.assign(tensor, array)
+    except unigrad.UnsupportedError:
+        return False
+    return True
+
+
+def whole_tape(backend: Any) -> bool:
+    """Whether what was recorded is released, and so kept, as a whole: an independent graph does not outlive another's release."""
+    return bool(backend.spec.guarantees.get(Guarantee.INDEPENDENT_RELEASE, "kept") != "kept")
 
 
 def native_gradients(backend: Any, tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any] | None]:

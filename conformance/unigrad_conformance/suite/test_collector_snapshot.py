@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import unigrad
-from unigrad_conformance.suite.collecting import close, collects, f32, leaves
+from unigrad_conformance.suite.collecting import close, collects, f32, leaves, overwrite
 from unigrad_conformance.suite.problems import array, mlp, to_numpy
 
 pytestmark = pytest.mark.clause("G7")
@@ -14,15 +14,6 @@ pytestmark = pytest.mark.clause("G7")
 
 def collector_of(block, accumulate="add"):
     return unigrad.GradientCollector(block, accumulate, on_unused="ignore")
-
-
-def overwrite(backend, tensor, value=-99.0):
-    """Write into a tensor; return False where the framework lets nobody do so, and a shared memory can't be noticed."""
-    try:
-        backend.block.assign(tensor, np.full(backend.block.shape(tensor), value, backend.block.dtype(tensor)))
-    except unigrad.UnsupportedError:
-        return False
-    return True
 
 
 def sum_of_both(samples, own):

@@ -18,7 +18,7 @@ def hidden(model):
         inner = nest
         while isinstance(inner, list):
             inner = inner[0]
-        return inner(x)
+        return unigrad.wrap(inner)(x)  # in the block's mode, which a native call need not follow
 
     return call
 

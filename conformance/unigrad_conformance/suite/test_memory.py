@@ -9,6 +9,7 @@ import pytest
 
 import unigrad
 from unigrad.protocols import Capability
+from unigrad_conformance.suite.collecting import whole_tape
 from unigrad_conformance.suite.parts import deep, kept
 from unigrad_conformance.suite.problems import array, dense, mlp, same_bits, to_numpy
 
@@ -57,7 +58,7 @@ def test_the_output_is_counted_even_if_no_backward_needs_it(samples):
     assert ACTIVATION <= kept(block, lambda: x + weight) <= ACTIVATION + SLACK
 
 
-def test_what_is_dropped_inside_is_not_counted(samples):
+def test_what_is_dropped_inside_is_not_counted(samples, backend):
     weight = samples.leaf(array(WIDTH))
     block = unigrad.wrap({"weight": weight})
     x = samples.tensor(array(ROWS, WIDTH))
@@ -68,7 +69,8 @@ def test_what_is_dropped_inside_is_not_counted(samples):
             ops.sum(ops.tanh(x * weight))
         return ops.sum(x, 0) * weight
 
-    assert kept(block, function) < ACTIVATION
+    # A tape that goes as a whole holds what leads nowhere until it goes: a product or a tanh of each turn, or both.
+    assert kept(block, function) < ACTIVATION * (11 if whole_tape(backend) else 1)
 
 
 def test_a_storage_is_counted_once(samples):
@@ -84,8 +86,8 @@ def test_a_storage_is_counted_once(samples):
         # Each of these keeps y for its derivative.
         return [ops.sum(y * y), ops.sum(ops.sin(y))]
 
-    # The tanh, and a product or sine that some frameworks keep for a sum; never one for each mention of y.
-    assert kept(block, function) <= 2 * ACTIVATION + SLACK
+    # The tanh, and the product and the sine, which some frameworks keep for a sum; never one for each mention of y.
+    assert kept(block, function) <= 3 * ACTIVATION + SLACK
 
 
 def test_buffers_are_not_counted(samples):

@@ -6,9 +6,11 @@ released before a second backward has run a part of it, and it gives the numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
+
+from unigrad_mindspore.pynative import PLAIN_NODE
 
 __all__ = ["marked", "release"]
 
@@ -25,15 +27,21 @@ class _Mark:
 _marks: WeakValueDictionary[int, _Mark] = WeakValueDictionary()
 
 
-def release(nodes: Iterable[tuple[int, Any, int]]) -> None:
-    """Mark nodes as released and cut them from what is below; given are number, node and how many places it has for others."""
-    for number, node, places in nodes:
+def release(nodes: Sequence[tuple[int, Any, int]]) -> None:
+    """Mark nodes as released and cut them from what is below; given are number, node and how many places it has for others.
+
+    All are marked before any is cut: the node of a function of the user's own lives in the edges that lead to it alone, and
+    touching it afterwards ends the process.
+    """
+    for number, node, _ in nodes:
         if number not in _marks:
             hook = _Mark()
             node.register_hook(hook)
             _marks[number] = hook
-        for index in range(places):
-            node._set_next_edge(index, None)
+    for _, node, places in nodes:
+        if isinstance(node, PLAIN_NODE):
+            for index in range(places):
+                node._set_next_edge(index, None)
 
 
 def marked(nodes: Iterable[tuple[int, Any, int]]) -> Any | None:

@@ -18,6 +18,7 @@ from mindspore import Parameter, Tensor
 from unigrad.errors import BackendBrokenError
 
 __all__ = [
+    "PLAIN_NODE",
     "TWICE",
     "at_end_of_backward",
     "cells_watched",
@@ -54,6 +55,8 @@ _expression = _find("mindspore._c_expression", lambda: __import__("mindspore._c_
 _executor = _find("graph.api._pynative_executor", lambda: sys.modules["mindspore.graph.api"]._pynative_executor)
 _engine = _find("_c_expression.run_backward", lambda: _expression.run_backward)
 _stack = _find("_c_expression._DispatchGuardStack", lambda: _expression._DispatchGuardStack)
+PLAIN_NODE: type = _find("_c_expression.BackwardNodePy", lambda: _expression.BackwardNodePy)
+"""Kind of a node of MindSpore's own operations; that of a ``_Function`` is its context."""
 _Cell = _find("_c_expression.Cell_", lambda: _expression.Cell_)
 _seeds = _find("common.seed._KERNEL_SEED", lambda: sys.modules["mindspore.common.seed"])
 for _name in ("grad_flag", "enable_grad", "set_grad_flag", "set_enable_grad", "sync", "queue_backward_final_callback"):

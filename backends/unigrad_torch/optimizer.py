@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from unigrad.errors import ArgumentTypeError, StateMismatchError, UnsupportedError
 from unigrad_torch.arrays import from_numpy
+from unigrad_torch.sharded import is_sharded, spread
 from unigrad_torch.tape import set_native_gradient
 
 _made: WeakKeyDictionary[Any, tuple[Callable[..., Any], dict[int, dict[str, Any]]]] = WeakKeyDictionary()
@@ -144,6 +145,8 @@ def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> No
         if isinstance(value, np.ndarray | np.generic):
             value = from_numpy(value)
         if isinstance(value, torch.Tensor):
+            if value.shape == parameter.shape and is_sharded(parameter) and not is_sharded(value):
+                value = spread(value, parameter)
             # the count of steps stays on the CPU unless the optimizer computes with it on the device
             stays = name == "step" and not (group.get("capturable") or group.get("fused"))
             value = value.detach().clone().to("cpu" if stays else parameter.device)

@@ -176,6 +176,13 @@ def test_training_is_that_of_the_whole_batch(both, scenario):
         close(result["steps"][0], result["whole"])
 
 
+def test_a_run_of_shards_goes_on_where_it_was_saved(both):
+    """D2: the same bits, with the moments of each process's part."""
+    for result in both("resumed"):
+        assert result["first"] == result["second"]
+        assert result["kinds"] == ["DTensor"]
+
+
 def test_shards_have_gradients_of_their_own(both):
     """G9, R2: input gradients are those of the process's own loss, as under torch."""
     for result in both("shards"):

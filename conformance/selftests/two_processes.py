@@ -316,6 +316,31 @@ def training_sharded():
 
 
 @scenario
+def resumed():
+    """A run of three steps, and one that was saved after two and went on with what was loaded."""
+
+    def step(block, optimizer):
+        with collector_of(block) as collector:
+            collector.backward(loss_of(block(HALF)))
+            collector.apply(optimizer)
+
+    runs = []
+    for _ in range(2):
+        block = unigrad.wrap(sharded(layers()))
+        runs.append((block, unigrad.Optimizer(block, lambda parameters: torch.optim.AdamW(parameters, lr=0.01))))
+    for _ in range(2):
+        step(*runs[0])
+    unigrad.save_training(FOLDER / f"training{RANK}", *runs[0])
+    unigrad.load_training(FOLDER / f"training{RANK}", *runs[1])
+    for run in runs:
+        step(*run)
+    states = [{name: array.tolist() for name, array in block.state().items()} for block, _ in runs]
+    moments = [{name: dict(state) for name, state in optimizer.native.state.items()} for _, optimizer in runs]
+    kinds = [type(state["exp_avg"]).__name__ for run in moments for state in run.values()]
+    return {"first": states[0], "second": states[1], "kinds": sorted(set(kinds))}
+
+
+@scenario
 def regions_inside():
     plain = layers()
     parts = copy.deepcopy(plain)

@@ -32,6 +32,7 @@ from unigrad_paddle.arrays import (
     zeros,
 )
 from unigrad_paddle.calls import watched
+from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.facade import facade
 from unigrad_paddle.framework import Tensor, batch_norms
 from unigrad_paddle.layers import describe, inner, is_pending, unchanged
@@ -94,6 +95,7 @@ def unwrap(model: Any) -> Any:
 
 def structure(model: Any, known: Structure | None = None) -> Structure:
     """Describe the layer; return ``known`` itself if nothing was added, removed, replaced or initialized since."""
+    refuse_compiled("a block")
     if known is not None and unchanged(model, known):
         return known
     return describe(model)

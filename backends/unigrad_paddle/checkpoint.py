@@ -17,6 +17,7 @@ from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleG
 from unigrad.protocols import Region
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.captures import captured_leaf, created, intermediates, refuse_intermediate, refuse_unknown
+from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.fingerprint import fingerprint
 from unigrad_paddle.framework import Tensor, node_of
 from unigrad_paddle.gates import Gates
@@ -24,7 +25,7 @@ from unigrad_paddle.graph import refuse_fatal, walk
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.recompute import inside_region, recomputing
 from unigrad_paddle.stand_ins import occupants, stood_in
-from unigrad_paddle.tape import refuse_compiled, take
+from unigrad_paddle.tape import take
 from unigrad_paddle.usage import unnoticed
 
 __all__ = ["fingerprint", "run"]

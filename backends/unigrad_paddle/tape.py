@@ -15,6 +15,7 @@ import paddle
 
 from unigrad.errors import GraphReleasedError, UnsupportedError
 from unigrad_paddle.arrays import half, is_floating, is_half
+from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.engine import engine, parallel
 from unigrad_paddle.faults import explained
 from unigrad_paddle.framework import shares_memory
@@ -45,13 +46,6 @@ def open_region() -> Region:
     """Start recording for this thread."""
     refuse_compiled("a collector")
     return Region()
-
-
-def refuse_compiled(what: str) -> None:
-    if not paddle.in_dynamic_mode():
-        raise UnsupportedError(
-            f"{what} does not work inside a compiled step (paddle.jit.to_static, or static mode); open it around the compiled call"
-        )
 
 
 def close_region(region: Region) -> None:

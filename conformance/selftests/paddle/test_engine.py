@@ -1,0 +1,236 @@
+"""Paddle's own engine writes into every leaf: what unigrad takes, and what must be as it was (clauses G3, G4, G13 to G15)."""
+
+import gc
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from unigrad_paddle import leaves, marks
+from unigrad_paddle.framework import node_of, operation_table, operations
+
+import unigrad
+from unigrad import GraphReleasedError, StaleGraphError, UnsupportedError
+
+X = paddle.to_tensor([[1.0, 2.0], [3.0, 5.0]])
+
+
+def collector_of(block, accumulate="write", **options):
+    return unigrad.GradientCollector(block, accumulate, on_unused="ignore", **options)
+
+
+def leaf(*values):
+    made = paddle.create_parameter([len(values)], "float32")
+    made.set_value(np.array(values, "float32"))
+    return made
+
+
+def stood_before(*parameters):
+    """Give each parameter a gradient of its own, and return their values."""
+    for number, parameter in enumerate(parameters):
+        parameter.grad = paddle.full(parameter.shape, 7.0 + number)
+    return [parameter.grad.numpy() for parameter in parameters]
+
+
+def same(parameters, values):
+    for parameter, value in zip(parameters, values, strict=True):
+        assert parameter.grad.numpy().tobytes() == value.tobytes()
+
+
+def test_gradients_that_stood_in_grad_are_as_they_were():
+    """G4: own ones, those of another block that the loss reaches, and those of a leaf of no block."""
+    own, other, loose = nn.Linear(2, 2), nn.Linear(2, 2), leaf(1, 2)
+    unigrad.wrap(other)
+    parameters = [*own.parameters(), *other.parameters(), loose]
+    before = stood_before(*parameters)
+    with collector_of(own) as collector:
+        collector.backward(other(own(X)).sum())
+        collector.backward((other(own(X)) * loose).sum())
+    assert list(collector.gradients) == ["weight", "bias"]
+    same(parameters, before)
+
+
+def test_a_failing_backward_changes_nothing():
+    """G3, G15: one head over a trunk that was released natively; its own head keeps its gradient, and recording is on."""
+    trunk, first, second = nn.Linear(2, 2), nn.Linear(2, 1), nn.Linear(2, 1)
+    block = unigrad.join(trunk=trunk, first=first, second=second)
+    hidden = trunk(X)
+    losses = first(hidden).sum(), second(hidden).sum()
+    losses[0].backward()
+    parameters = [*trunk.parameters(), *first.parameters(), *second.parameters()]
+    before = stood_before(*parameters)
+    with collector_of(block) as collector:
+        with pytest.raises(GraphReleasedError):
+            collector.backward(losses[1])
+        assert not collector.gradients
+    same(parameters, before)
+
+
+def test_a_hook_of_a_parameter_runs_once_and_may_replace_the_gradient():
+    """G13."""
+    seen = []
+    weight = leaf(1, 2)
+    weight.register_hook(lambda gradient: seen.append(gradient.numpy()) or gradient * 10)
+    with collector_of({"w": weight}) as collector:
+        collector.backward((weight * weight).sum())
+    assert [value.tolist() for value in seen] == [[2, 4]]
+    assert collector.gradients["w"].tolist() == [20, 40]
+
+
+def test_a_hook_of_a_parameter_in_a_checkpoint_runs_once():
+    seen = []
+    model = nn.Linear(2, 1)
+    model.weight.register_hook(lambda gradient: seen.append(1))
+    with collector_of(model) as collector:
+        collector.backward(unigrad.checkpoint(model)(X).sum())
+    assert seen == [1]
+
+
+def test_what_a_hook_raises_is_raised():
+    """G15: as Paddle gives it, since the hook is the user's; recording stays on and nothing is collected."""
+    weight = leaf(1, 2)
+
+    def fail(gradient):
+        raise KeyError("own")
+
+    weight.register_hook(fail)
+    with collector_of({"w": weight}) as collector:
+        with pytest.raises(OSError, match="own"):
+            collector.backward((weight * weight).sum())
+        assert not collector.gradients
+    assert weight.grad is None
+    assert paddle.is_grad_enabled()
+
+
+def test_a_mark_lives_as_long_as_its_node():
+    """G3, G15: nothing is left of a thousand released graphs."""
+    weight = leaf(1, 2)
+    gc.collect()
+    before = len(marks.RELEASED._keys)
+    for _ in range(100):
+        with collector_of({"w": weight}) as collector:
+            loss = (weight * weight + weight).sum()
+            collector.backward(loss)
+            with pytest.raises(GraphReleasedError):
+                collector.backward(loss)
+        del loss
+    gc.collect()
+    assert len(marks.RELEASED._keys) == before
+
+
+def test_looking_at_a_node_does_not_keep_the_graph():
+    """Paddle leaves a reference with each look at grad_fn; the control shows that it does."""
+
+    def bytes_left(look):
+        weight = leaf(*range(1000))
+        before = paddle.base.core.host_memory_stat_current_value("Allocated", 0)
+        loss = weight.exp().square().sum()
+        look(loss)
+        del loss
+        gc.collect()
+        return paddle.base.core.host_memory_stat_current_value("Allocated", 0) - before
+
+    assert bytes_left(node_of) == 0
+    assert bytes_left(lambda loss: loss.grad_fn) > 0
+
+
+def test_leaves_are_known_as_long_as_they_live():
+    weight = leaf(1, 2)
+    with collector_of({"w": weight}):
+        pass
+    known = len(leaves._tensors)
+    del weight
+    gc.collect()
+    assert len(leaves._tensors) == known - 1
+
+
+def test_operations_are_looked_at_only_while_a_use_is_awaited():
+    """The table of operations is Paddle's own again after the last use, and after leaving."""
+    plain = operations()["matmul"], paddle.Tensor.__add__
+    model = nn.Linear(2, 1)
+    with collector_of(model):
+        assert operation_table["matmul"] is not plain[0]
+        model(X)
+        assert operation_table["matmul"] is plain[0]
+    with collector_of(model):
+        pass
+    assert (operation_table["matmul"], paddle.Tensor.__add__) == plain
+
+
+def test_a_step_of_ours_is_noticed_by_an_older_graph():
+    """G14: Paddle's own step counts up no version, ours does."""
+    weight = leaf(1, 2)
+    optimizer = unigrad.Optimizer({"w": weight}, lambda parameters: paddle.optimizer.SGD(0.1, parameters))
+    with collector_of({"w": weight}) as collector:
+        loss = (weight * weight).sum()
+        collector.backward(loss, retain_graph=True)
+        collector.apply(optimizer)
+        with pytest.raises(StaleGraphError):
+            collector.backward(loss)
+
+
+def test_gradients_of_gradients():
+    """G17: the second derivative of a cube."""
+    weight = leaf(2, 3)
+    with collector_of({"w": weight}) as collector:
+        collector.backward((weight**3).sum(), create_graph=True)
+        collector.backward((collector.gradients["w"] ** 2).sum())
+    # (3 w^2)^2 has the derivative 36 w^3
+    assert collector.gradients["w"].tolist() == [36 * 8, 36 * 27]
+
+
+def test_second_order_through_a_checkpoint_is_refused_before_anything_runs():
+    weight = leaf(2, 3)
+    calls = []
+
+    def cube(x):
+        calls.append(1)
+        return x**3
+
+    with collector_of({"w": weight}) as collector:
+        loss = unigrad.checkpoint(cube, blocks=[])(weight * 1.0).sum()
+        with pytest.raises(UnsupportedError, match="second order"):
+            collector.backward(loss, create_graph=True)
+        assert calls == [1]
+        collector.backward(loss)
+    assert collector.gradients["w"].tolist() == [12, 27]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_refused_by_name(dtype):
+    """C9, G12: a CPU has no kernels of most layers for it."""
+    model = nn.Linear(2, 1)
+    model.to(dtype=dtype)
+    with pytest.raises(UnsupportedError, match=f"{dtype}.*matmul"), collector_of(model):
+        raise AssertionError
+    with pytest.raises(UnsupportedError, match=dtype):
+        unigrad.checkpoint(model)(X)
+
+
+def test_a_sparse_embedding_is_refused_by_name():
+    model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
+    with pytest.raises(UnsupportedError, match=r"'0'.*sparse=False"), collector_of(model):
+        raise AssertionError
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_collector_inside_a_compiled_step_is_refused():
+    """G19. Paddle's compiler warns of what it makes of the code of the library."""
+    model = nn.Linear(2, 1)
+    raised = []
+
+    class Step(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            try:
+                unigrad.GradientCollector(model).__enter__()
+            except UnsupportedError as error:
+                raised.append(str(error))
+            return self.model(x)
+
+    paddle.jit.to_static(Step(), full_graph=True)(X)
+    assert raised
+    assert "to_static" in raised[0]

@@ -69,7 +69,7 @@ class Gates:
         several = len(self._depends) > 1
         parts = [firsts[number][gate : gate + 1] if several else firsts[number] for number in numbers]
         joined = paddle.concat(parts) if len(parts) > 1 else parts[0]
-        ones = paddle.ones([len(parts)])
+        ones = paddle.ones([len(parts)], "float32")
         joined.register_hook(lambda gradient: ones)
         zero = paddle.where(_TRUE, _MINUS_ZERO, joined[0:1]).reshape([1] * output.ndim)
         made = output.detach() + (zero if zero.dtype == output.dtype else zero.astype(output.dtype))

@@ -1,0 +1,138 @@
+"""Two processes of Paddle over loopback: gradients are those of the whole batch in one process, or refused (clauses G13, G2, C1, M1)."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PROGRAM = Path(__file__).with_name("two_processes.py")
+LIMIT_S = 300
+EPS = float(np.finfo(np.float64).eps)
+TERMS = 200
+"""Roundings: sums over 8 samples and 5 values, through three layers, and their average."""
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each of the two processes found, by scenario, and the end of what they printed."""
+    folder = tmp_path_factory.mktemp("two")
+    master, *ports = free_ports(3)
+    endpoints = [f"127.0.0.1:{port}" for port in ports]
+    logs = [(folder / f"log{rank}").open("w") for rank in range(2)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-P", str(PROGRAM), str(folder)],
+            cwd=folder,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "PADDLE_TRAINER_ID": str(rank),
+                "PADDLE_TRAINERS_NUM": "2",
+                "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+                "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+                "PADDLE_MASTER": f"127.0.0.1:{master}",
+                "PADDLE_DISTRI_BACKEND": "gloo",
+            },
+            stdout=logs[rank],
+            stderr=logs[rank],
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        pass  # what was found until then is told below
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for log in logs:
+            log.close()
+    told = [(folder / f"log{rank}").read_text()[-3000:] for rank in range(2)]
+    files = [folder / str(rank) for rank in range(2)]
+    lines = [file.read_text().splitlines() if file.exists() else [] for file in files]
+    return [{entry.pop("scenario"): entry for entry in map(json.loads, some)} for some in lines], told
+
+
+@pytest.fixture
+def both(found):
+    """Return a function that gives what the two processes found in one scenario."""
+    results, told = found
+
+    def of(scenario):
+        for rank, result in enumerate(results):
+            assert scenario in result, f"process {rank} did not come to {scenario}: {told[rank]}"
+            assert "error" not in result[scenario], result[scenario]["error"]
+        return [result[scenario] for result in results]
+
+    return of
+
+
+def near(found, wanted, times=1):
+    assert sorted(found) == sorted(wanted)
+    for name, value in wanted.items():
+        value = times * np.array(value)
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=TERMS * EPS * np.abs(value).max(), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "average",
+        "average_with_search",
+        "average_of_a_checkpoint",
+        "average_of_nested_checkpoints",
+        "average_of_parts",
+    ],
+)
+def test_gradients_are_those_of_the_whole_batch(both, scenario):
+    """The third layer, never called, is absent; nothing is left in ``.grad``; both processes have the same bits."""
+    first, second = both(scenario)
+    assert first["engine"] == second["engine"] == "native"
+    assert first["steps"] == second["steps"]
+    assert all(first["slots"]) and all(second["slots"])  # noqa: PT018  # one statement of two processes
+    assert not any(name.startswith("third") for name in first["whole"])
+    for step in first["steps"]:
+        near(step, first["whole"])
+
+
+def test_a_sum_of_two_backward_calls_is_twice_the_whole(both):
+    for one in both("sum_of_two"):
+        near(one["steps"][0], one["whole"], times=2)
+
+
+def test_a_retained_graph_is_refused_and_nothing_is_collected(both):
+    first, second = both("retained")
+    assert "first backward of a forward only" in first["text"]
+    assert first["nothing"]
+    assert second["nothing"]
+    assert first["gradients"] == second["gradients"] != {}
+
+
+def test_no_sync_is_refused(both):
+    assert all("mean over processes" in one["text"] for one in both("without_exchange"))
+
+
+def test_both_processes_step_alike(both):
+    """G18: with Paddle's optimizer after write_back, and with unigrad's."""
+    native = both("step_by_the_native_optimizer")
+    own = both("step_by_unigrad")
+    assert native[0]["values"] == native[1]["values"] == own[0]["values"] == own[1]["values"]
+    assert not any(name.startswith("third") for name in own[0]["served"])

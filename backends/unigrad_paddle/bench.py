@@ -58,6 +58,9 @@ def input_step(model: Callable[[Any], Any], x: Any) -> Callable[[], None]:
 def recompute(segments: Sequence[Any]) -> Callable[[Any], Any]:
     """Run the segments under Paddle's own recompute, non-reentrant."""
     from paddle.distributed.fleet.utils import recompute as native
+    from paddle.distributed.fleet.utils.log_util import logger
+
+    logger.setLevel("ERROR")  # it warns that the first input needs no gradient, at each call
 
     def run(x: Any) -> Any:
         for segment in segments:

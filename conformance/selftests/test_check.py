@@ -59,7 +59,7 @@ def rows() -> dict[tuple[str, str], list[str]]:
 
 def test_a6_each_refusal_has_its_evidence_in_the_documents_and_no_other_stands_there():
     """The last cell names the tests of the suite that show it."""
-    told = rows()
+    told = {key: cells for key, cells in rows().items() if key[0] in REFUSED}
     operations = {(name, what.name): "" for name, refused in REFUSED.items() for what in refused}
     guarantees = {(name, what.name): happens for name, kept in NOT_KEPT.items() for what, happens in kept.items()}
     assert set(told) == set(operations) | set(guarantees)

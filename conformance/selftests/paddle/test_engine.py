@@ -86,6 +86,42 @@ def test_a_hook_of_a_parameter_in_a_checkpoint_runs_once():
     assert seen == [1]
 
 
+def test_a_hook_of_a_parameter_does_not_run_beside_a_leaf_of_no_block():
+    """A limit: paddle.grad, which then serves, runs no hooks of leaves, and nobody can ask a tensor for its hooks."""
+    seen = []
+    weight, loose = leaf(1, 2), leaf(3, 4)
+    weight.register_hook(lambda gradient: seen.append(1))
+    with collector_of({"w": weight}) as collector:
+        collector.backward((weight * loose).sum())
+        assert seen == []
+        collector.watch(loose, "loose")  # it is known now
+        collector.backward((weight * loose).sum())
+    assert seen == [1]
+    assert loose.grad is None
+
+
+def test_a_graph_with_a_region_is_freed_with_its_loss():
+    """A limit: a recompute may fail, and the same backward is to work again, so what lies outside of regions is kept so long."""
+
+    def alive_after_backward(run):
+        weight = leaf(*range(1000))
+        with collector_of({"w": weight}) as collector:
+            before = paddle.base.core.host_memory_stat_current_value("Allocated", 0)
+            loss = run(weight * 1.0, weight).exp().sum()
+            collector.backward(loss)
+            gradient = collector.gradients.values()
+            del gradient
+            held = paddle.base.core.host_memory_stat_current_value("Allocated", 0) - before
+            del loss
+            left = paddle.base.core.host_memory_stat_current_value("Allocated", 0) - before
+        return held - left
+
+    def product(x, weight):
+        return x * weight
+
+    assert alive_after_backward(product) < 1000 < alive_after_backward(unigrad.checkpoint(product, blocks=[]))
+
+
 def test_what_a_hook_raises_is_raised():
     """G15: as Paddle gives it, since the hook is the user's; recording stays on and nothing is collected."""
     weight = leaf(1, 2)

@@ -115,6 +115,12 @@ SEQUENCES = {
             refused(GraphReleasedError, lambda: collector.backward(loss))
         assert sorted(collector.gradients) == ["bias", "weight"]
     """,
+    "a-compiled-program-in-a-checkpoint": """
+        model = paddle.jit.to_static(nn.Linear(2, 2), full_graph=True)
+        run = unigrad.checkpoint(lambda x: model(x).tanh(), blocks=[model])
+        with unigrad.GradientCollector(model, on_unused="ignore") as collector:
+            assert "to_static" in refused(UnsupportedError, lambda: run(paddle.ones([1, 2])))
+    """,
     "prelu-of-a-constant": """
         model = nn.Sequential(nn.PReLU(), nn.Linear(2, 1))
         with unigrad.GradientCollector(model) as collector:

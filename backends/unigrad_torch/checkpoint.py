@@ -135,9 +135,10 @@ def _mismatch(what: str, forward: str, recompute: str) -> RecomputeMismatchError
 @contextmanager
 def _recording(recorder: _Forward | _Recompute) -> Iterator[None]:
     """Let a recorder receive every tensor saved in this thread."""
+    receiver = [recorder]
 
     def pack(tensor: Tensor) -> _Saved | _Handle:
-        return recorder.save(tensor, (tensor.shape, tensor.dtype, tensor.device))
+        return receiver[0].save(tensor, (tensor.shape, tensor.dtype, tensor.device))
 
     before = _current.recorder
     _current.recorder = recorder
@@ -146,6 +147,8 @@ def _recording(recorder: _Forward | _Recompute) -> Iterator[None]:
             yield
     finally:
         _current.recorder = before
+        # torch keeps the hook with every saved tensor, and with it the arguments of an inner region
+        receiver.clear()
 
 
 def _unpack(item: _Saved | _Handle) -> Tensor:

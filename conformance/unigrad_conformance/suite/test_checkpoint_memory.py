@@ -67,6 +67,31 @@ def test_inner_activations_are_dead_after_forward(samples):
         gc.enable()
 
 
+@pytest.mark.clause("C4", "C5")
+@pytest.mark.needs(Capability.NESTED_CHECKPOINT)
+def test_input_of_an_inner_region_is_dead_after_forward(samples):
+    """For the outer region it is an inner activation, whatever the inner one would keep by itself."""
+    probes: list[Any] = []
+
+    def forward(self, x):
+        x = samples.operations.tanh(self.first(x))
+        probes.append(samples.storage_alive(x))
+        return self.inner(x)
+
+    layers = {"first": dense(samples, 8, 8), "inner": unigrad.checkpoint(dense(samples, 8, 8, seed=1))}
+    block = unigrad.wrap(samples.model(forward, layers=layers))
+    gc.collect()
+    gc.disable()
+    try:
+        with unigrad.GradientCollector(block) as collector:
+            loss = total(samples, unigrad.checkpoint(block)(samples.tensor(array(4, 8))))
+            assert _alive(probes) == [False]
+            collector.backward(loss)
+            assert not any(_alive(probes))
+    finally:
+        gc.enable()
+
+
 @pytest.mark.clause("C4", "G15")
 def test_backward_that_asks_for_a_part_leaves_nothing(samples):
     """Only the last layer is collected, so that most of what the recompute made is never asked for."""

@@ -14,6 +14,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = {"jax", "keras", "mindspore", "mlx", "paddle", "tensorflow", "torch"}
 BACKENDS = {path.name for path in (ROOT / "backends").iterdir() if (path / "__init__.py").exists()}
+OWN = {
+    "unigrad_mindspore": {"mindspore"},
+    "unigrad_paddle": {"paddle"},
+    "unigrad_tensorflow": {"keras", "tensorflow"},
+    "unigrad_torch": {"torch"},
+}
 PACKAGES = {
     "unigrad": ROOT / "unigrad",
     "unigrad_conformance": ROOT / "conformance" / "unigrad_conformance",
@@ -43,8 +49,7 @@ def forbidden(package: str) -> set[str]:
         return FRAMEWORKS | BACKENDS | {"unigrad_conformance"}
     if package == "unigrad_conformance":
         return FRAMEWORKS | BACKENDS
-    own = {"torch"} if package == "unigrad_torch" else set()
-    return (FRAMEWORKS - own) | (BACKENDS - {package}) | {"unigrad_conformance"}
+    return (FRAMEWORKS - OWN.get(package, set())) | (BACKENDS - {package}) | {"unigrad_conformance"}
 
 
 def trespasses(package: str, folder: Path) -> list[str]:

@@ -143,7 +143,9 @@ def _same_steps(left: Any, right: Any) -> bool:
 
 
 def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-    """Return copies of the state that the optimizer holds for one parameter."""
+    """Return copies of the state that the optimizer holds for one parameter; for None nothing: rates follow from its steps."""
+    if parameter is None:
+        return {}
     return read(vars(optimizer)[_SERVED].of(parameter), parameter)
 
 

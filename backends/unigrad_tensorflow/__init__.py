@@ -15,10 +15,10 @@ def unigrad_backend() -> BackendSpec:
         package="unigrad_tensorflow",
         minimum="2.21",
         distribution="tensorflow-cpu",
-        capabilities=frozenset(Capability),
+        capabilities=frozenset(Capability) - {Capability.MIXED_PRECISION},
         guarantees={
             Guarantee.STALE_NATIVE: "kept",
-            Guarantee.STALE_HIDDEN: "kept",
+            Guarantee.STALE_HIDDEN: "undetected",
             Guarantee.SHARED_TRUNK: "GraphReleasedError",
             Guarantee.INDEPENDENT_RELEASE: "GraphReleasedError",
             Guarantee.AMBIENT_GRAPH: "NoGraphError",

@@ -24,7 +24,9 @@ __all__ = [
     "from_numpy",
     "is_floating",
     "is_variable",
+    "memory_of",
     "narrow",
+    "part_of",
     "scale",
     "shape",
     "snapshot",
@@ -73,8 +75,17 @@ class _Version:
     __hash__ = None  # type: ignore[assignment]
 
 
+def memory_of(tensor: Any) -> Any:
+    """Return an array over the tensor's own memory, in bytes."""
+    try:
+        array: Any = np.asarray(tensor)
+    except ValueError:  # of a bfloat16 without dimensions
+        array = np.asarray(tensor.numpy())
+    return array.reshape(-1).view(np.uint8)
+
+
 def _place(tensor: Any) -> int:
-    return int(np.asarray(tensor).__array_interface__["data"][0])
+    return int(memory_of(tensor).__array_interface__["data"][0])
 
 
 def version(tensor: Any) -> Hashable:
@@ -167,8 +178,16 @@ def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
 
 
 def narrow(tensor: Any, axis: int, start: int, stop: int) -> Any:
-    """Return a part along ``axis``."""
-    return tensor[(slice(None),) * axis + (slice(start, stop),)]
+    """Return a part along ``axis``; it knows what it is a part of, since TensorFlow copies it unless its rows are aligned."""
+    part = tensor[(slice(None),) * axis + (slice(start, stop),)]
+    part._unigrad_part = tensor, axis, start, stop
+    return part
+
+
+def part_of(tensor: Any) -> tuple[Any, int, int, int] | None:
+    """Return of which tensor :func:`narrow` made this one, and with which arguments."""
+    found: tuple[Any, int, int, int] | None = getattr(tensor, "_unigrad_part", None)
+    return found
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
@@ -178,5 +197,5 @@ def concat(tensors: Sequence[Any], axis: int) -> Any:
 
 def equal(left: Any, right: Any) -> bool:
     """Whether two tensors have the same shape, dtype and bits."""
-    a, b = np.asarray(value(left)), np.asarray(value(right))
-    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    a, b = value(left), value(right)
+    return bool(a.shape == b.shape and a.dtype == b.dtype and np.array_equal(memory_of(a), memory_of(b)))

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from unigrad_tensorflow.private import Layer, call_state
 from unigrad_tensorflow.structure import places
@@ -18,6 +19,9 @@ __all__ = ["ambient", "in_mode", "losses", "mode", "on_built", "watch_calls"]
 
 def in_mode(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None) -> Any:
     """Call a model, and every layer of Keras in it, in a mode; None leaves it to the call that is running."""
+    if isinstance(model, tf.Module):
+        for callback in _calls.listeners:  # of a module this is the only call that can be seen
+            callback(model)
     if training is None or "training" in kwargs:
         return model(*args, **kwargs)
     if isinstance(model, Layer):

@@ -25,7 +25,7 @@ from unigrad.errors import (
 )
 from unigrad.protocols import Region
 from unigrad_tensorflow import ordering
-from unigrad_tensorflow.arrays import is_variable, value
+from unigrad_tensorflow.arrays import is_variable, memory_of, narrow, part_of, value
 from unigrad_tensorflow.calls import ambient, losses, mode
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
 from unigrad_tensorflow.private import (
@@ -39,6 +39,7 @@ from unigrad_tensorflow.private import (
     unstopped,
 )
 from unigrad_tensorflow.recompute import in_forward, in_recompute, inside, recomputing, running
+from unigrad_tensorflow.tape import open_now
 
 __all__ = ["fingerprint", "run"]
 
@@ -69,8 +70,7 @@ def fingerprint(tensor: Any) -> Hashable:
     """Return a hash of the bits of the tensor; inside a ``tf.function`` there are none yet."""
     if tf.is_symbolic_tensor(tensor):
         return None
-    bits: Any = np.ascontiguousarray(np.asarray(value(tensor))).reshape(-1).view(np.uint8)
-    return hashlib.blake2b(bits, digest_size=16).digest()
+    return hashlib.blake2b(memory_of(value(tensor)), digest_size=16).digest()
 
 
 def _is_differentiable(tensor: Any) -> bool:
@@ -104,6 +104,7 @@ class _Call:
         self._kept: list[Any] = []
         self._variables: list[Any] = []
         self._losses = 0
+        self._collects = False
         self._twins = 0
         self._gates: dict[int, bool] = {}
         self._single = True
@@ -118,8 +119,13 @@ class _Call:
             others = stack.enter_context(hidden()) or bool(nested)
             if others:
                 stack.enter_context(stop_recording())
-            stack.enter_context(running(others))
-            recorder = Recorder(None if outer is None else outer.epoch, within=others)
+            collects = stack.enter_context(running(others))
+            region_of_thread = open_now()
+            if outer is not None and region_of_thread is not None and not others and nested is None:
+                stack.enter_context(region_of_thread.inner())
+            epoch = None if outer is None or region_of_thread is None else region_of_thread.epoch
+            recorder = Recorder(epoch, within=others)
+            recorder.above = outer
             recorder.local = {
                 key: node for key, node in self.nodes.items() if node_of_key(self._arguments, key) is None
             }
@@ -131,12 +137,12 @@ class _Call:
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=False))
             outputs = region.function(*args, **kwargs)
-        if outer is not None:
-            outer.used.update(recorder.used)
+            self._collects = collects()
         if nested is not None:  # the recompute of the region around it will record this one
             for layer, loss in added:
                 layer.add_loss(loss)
             return outputs
+        recorder.epoch = None if outer is None else outer.epoch
         return self._record(outputs, added, twins, recorder)
 
     def _entering(self, outer: Recorder | None) -> Callable[[str, Any, Any], None] | None:
@@ -179,7 +185,7 @@ class _Call:
         inputs = [tensor for tensor in self._arguments if id(tensor) in self.nodes and _is_differentiable(tensor)]
         given = {id(tensor) for tensor in inputs}
         self._inputs = [index for index, tensor in enumerate(self._arguments) if id(tensor) in given]
-        self._kept = [None if id(tensor) in given else tensor for tensor in self._arguments]
+        self._kept = [None if id(tensor) in given else _Kept(tensor) for tensor in self._arguments]
         self._single = len(places) == 1
         nodes = [self.nodes.get(id(everything[index])) or node_of(everything[index]) for index in places]
         masks = [getattr(everything[index], "_keras_mask", None) for index in places]
@@ -187,12 +193,13 @@ class _Call:
         self._arguments = []
         self.nodes = {}
         values = [variable.read_value() for variable in self._variables]
-        self._given = [*inputs, *values, *twins]
+        operands = [*inputs, *values, *twins]
+        self._given = [_Kept(tensor) for tensor in operands]
         for tape in tapes():  # which was hidden when these were watched, and takes note of nothing then
             for twin in twins:
                 tape.watch(twin)
         epoch = recorder.epoch
-        made = _operation([everything[index] for index in places], self.backward, self._given)
+        made = _operation([everything[index] for index in places], self.backward, operands)
         if not self._single:
             made = [_operation([tensor], _Gate(self._gates, number), [tensor])[0] for number, tensor in enumerate(made)]
         for index, tensor, node, mask in zip(places, made, nodes, masks, strict=True):
@@ -210,8 +217,8 @@ class _Call:
         reached = [0] if self._single else list(self._gates)
         self._gates.clear()
         gradients = [_dense(gradients[number]) for number in reached]
-        inputs, done = ordering.after(self._given, gradients)
-        given = dict(zip(self._inputs, inputs, strict=False))
+        inputs, done = ordering.after([kept.whole for kept in self._given], gradients)
+        given = {index: self._given[number].of(inputs[number]) for number, index in enumerate(self._inputs)}
         with ExitStack() as stack:
             stack.enter_context(self.region.replay())
             stack.enter_context(restored(self.context))
@@ -223,11 +230,14 @@ class _Call:
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=True))
             tape = stack.enter_context(opened(tf.GradientTape(persistent=True)))
+            thread = open_now()
+            if self._collects and thread is not None:
+                stack.enter_context(thread.again(tape))
             for variable in self._variables:
                 tape.watch(variable)
             fresh = []
             for index, kept in enumerate(self._kept):
-                tensor = identity(given[index] if kept is None else kept)
+                tensor = identity(given[index] if kept is None else kept.of(kept.whole))
                 if self._masks[index] is not None:
                     tensor._keras_mask = self._masks[index]
                 if index in given:
@@ -235,20 +245,33 @@ class _Call:
                 fresh.append(tensor)
             args, kwargs = tree.unflatten(self._layout, [leaf.of(fresh) for leaf in self._places_of()], self._like)
             outputs = self.region.function(*args, **kwargs)
+            self.region.check(outputs)
+            if len(added) != self._losses or len(twins) != self._twins:
+                raise RecomputeMismatchError(
+                    f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its "
+                    f"forward {self._losses} and {self._twins}; the function must do the same on each call"
+                )
             everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
-            sources = [everything[index] for index in self._places if index < len(everything)]
-            head = _head([sources[number] for number in reached if number < len(sources)], gradients)
-        self.region.check(outputs)
-        if len(added) != self._losses or len(twins) != self._twins:
-            raise RecomputeMismatchError(
-                f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its forward "
-                f"{self._losses} and {self._twins}; the function must do the same on each call"
-            )
+            head = _head([everything[self._places[number]] for number in reached], gradients)
         targets = [*(fresh[index] for index in self._inputs), *self._variables, *twins]
         return done(differentiated(tape, [head], targets, None))
 
     def _places_of(self) -> list[Any]:
         return [leaf if isinstance(leaf, _Other) else _Index(leaf) for leaf in self._leaves]
+
+
+class _Kept:
+    """A tensor that is needed again; of a part the whole is kept, which is there anyway, and not another copy."""
+
+    __slots__ = ("place", "whole")
+
+    def __init__(self, tensor: Any) -> None:
+        part = part_of(tensor)
+        self.whole, self.place = (tensor, None) if part is None else (part[0], part[1:])
+
+    def of(self, whole: Any) -> Any:
+        """Return the tensor, from what was kept or a tensor of the same values."""
+        return whole if self.place is None else narrow(whole, *self.place)
 
 
 class _Other:

@@ -56,16 +56,23 @@ class Epoch:
     ----------
     tape
         The tape; None once it has ended.
-    graph
-        The graph that is being traced, None outside of a ``tf.function``.
+    around
+        The epoch in which this one ends, if it is that of a region: what the region recorded is then one operation of that epoch.
     """
 
-    __slots__ = ("graph", "released", "tape")
+    __slots__ = ("around", "released", "tape")
 
-    def __init__(self, tape: Any, graph: Any) -> None:
+    def __init__(self, tape: Any, around: Epoch | None = None) -> None:
         self.tape = tape
-        self.graph = graph
+        self.around = around
         self.released = False
+
+    def now(self) -> Epoch:
+        """Return the epoch to which what was recorded in this one belongs now."""
+        epoch = self
+        while epoch.tape is None and epoch.around is not None and not epoch.released:
+            epoch = epoch.around
+        return epoch
 
 
 class Node:
@@ -210,6 +217,7 @@ class Recorder:
         self.within = within
         self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.used: dict[int, Leaf] = {}
+        self.above: Recorder | None = None
         self.local: dict[int, Any] = {}
         self.entering: Callable[[str, Any, Any], None] | None = None
         self.foreign: Callable[[Any], bool] | None = None
@@ -221,6 +229,19 @@ class Recorder:
         if self._watcher is not None:
             watcher_remove(self._watcher)
         self._watcher = watcher_new()
+
+    def _use_all(self, inputs: Any) -> None:
+        nodes = [getattr(tensor, "_unigrad", None) for tensor in inputs]
+        read = [node.below[0] for node in nodes if type(node) is Node and node.name == READ]
+        for leaf in read + self._accessed():
+            if leaf.trainable():
+                self.use(leaf)
+
+    def use(self, leaf: Leaf) -> None:
+        """Take note of the use of a leaf."""
+        self.used[id(leaf)] = leaf
+        if self.above is not None:
+            self.above.use(leaf)
 
     def _accessed(self) -> list[Leaf]:
         return [leaf_of(variable) for variable in watcher_variables(self._watcher)]
@@ -238,7 +259,9 @@ class Recorder:
         if not outputs:
             return
         if stopped() and not self.within:
-            self.renew()  # what was accessed until now is no use
+            if operation == "StopGradient":  # which TensorFlow runs while recording is stopped
+                self._use_all(inputs)
+            self.renew()  # what else was accessed until now is no use
             return
         local = self.local
         below: list[Any] = []
@@ -271,8 +294,7 @@ class Recorder:
                     below.append(node)
                 continue
             if kind is Node and node.name == READ:
-                leaf = node.below[0]
-                self.used[id(leaf)] = leaf
+                self.use(node.below[0])
             if self.entering is not None:
                 self.entering(operation, tensor, node)
             below.append(node)
@@ -287,7 +309,7 @@ class Recorder:
         if operation != READ:
             for node in below:
                 if type(node) is Leaf:
-                    self.used[id(node)] = node
+                    self.use(node)
         if is_cut(operation):
             return
         made = None

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from unigrad.errors import UnsupportedError
-from unigrad_tensorflow.arrays import is_variable, value
+from unigrad_tensorflow.arrays import is_variable, memory_of, value
 from unigrad_tensorflow.graph import opened
 from unigrad_tensorflow.private import add_callback, any_tape, remove_callback
 
@@ -24,9 +23,10 @@ class Meter:
     bytes: int = 0
 
 
-def _place(tensor: Any) -> tuple[int, int]:
-    array = np.asarray(tensor)
-    return int(array.__array_interface__["data"][0]), array.nbytes
+def _extent(tensor: Any) -> tuple[int, int]:
+    array = memory_of(tensor)
+    start = int(array.__array_interface__["data"][0])
+    return start, start + array.nbytes
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def measure(held: Sequence[Any]) -> Iterator[Meter]:
         raise UnsupportedError("bytes can't be counted inside a tf.function, which computes nothing while it is traced")
     meter = Meter()
     made: list[Any] = []
-    older: set[int] = {_place(value(tensor))[0] for tensor in held if is_variable(tensor)}
+    older = {_extent(value(tensor)) for tensor in held if is_variable(tensor)}
     alive: dict[int, Any] = {}
 
     def note(
@@ -46,7 +46,7 @@ def measure(held: Sequence[Any]) -> Iterator[Meter]:
             return
         for tensor in inputs:
             if id(tensor) not in alive and tensor.dtype not in _WITHOUT:
-                older.add(_place(tensor)[0])
+                older.add(_extent(tensor))
         for tensor in outputs:
             if tensor.dtype not in _WITHOUT:
                 key = id(tensor)
@@ -62,15 +62,17 @@ def measure(held: Sequence[Any]) -> Iterator[Meter]:
         meter.bytes = _count(made, older)
 
 
-def _count(made: list[Any], older: set[int]) -> int:
-    found = {}
-    for reference in made:
-        tensor = reference()
-        if tensor is not None:
-            place, size = _place(tensor)
-            if place not in older:
-                found[place] = size
-    return sum(found.values())
+def _count(made: list[Any], older: set[tuple[int, int]]) -> int:
+    """Return the bytes that lie in some tensor and in none of the older ones; a part of a tensor may share its memory."""
+    alive = [tensor for tensor in (reference() for reference in made) if tensor is not None]
+    total, last = 0, 0
+    marks = [(*extent, False) for extent in older] + [(*_extent(tensor), True) for tensor in alive]
+    for start, stop, counted in sorted(marks, key=lambda mark: (mark[0], mark[2])):
+        start = max(start, last)
+        if stop > start:
+            total += (stop - start) * counted
+            last = stop
+    return total
 
 
 _WITHOUT = (tf.resource, tf.variant, tf.string)

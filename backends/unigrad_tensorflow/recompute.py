@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["in_forward", "in_recompute", "inside", "recomputing", "running", "watched_inside"]
+__all__ = ["collects_inside", "in_forward", "in_recompute", "inside", "recomputing", "running", "watched_inside"]
 
 
 class _State(threading.local):
     depth = 0
     forward: bool | None = None
     watched: list[Any] | None = None
+    collects: bool = False
 
 
 _state = _State()
@@ -30,13 +31,18 @@ def in_forward() -> bool | None:
 
 
 @contextmanager
-def running(stopped: bool) -> Iterator[None]:
-    """Mark the first run of a region, and whether it has stopped all recording."""
-    before, _state.forward = _state.forward, stopped
+def running(stopped: bool) -> Iterator[Callable[[], bool]]:
+    """Mark the first run of a region, and whether it has stopped all recording; gives whether a collector was opened inside."""
+    before, _state.forward, _state.collects = _state.forward, stopped, False
     try:
-        yield
+        yield lambda: _state.collects
     finally:
         _state.forward = before
+
+
+def collects_inside() -> None:
+    """Take note that a collector is opened, if a region runs."""
+    _state.collects = True
 
 
 @contextmanager

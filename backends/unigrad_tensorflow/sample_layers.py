@@ -17,6 +17,7 @@ from unigrad.samples import NoSampleError
 from unigrad_tensorflow import layers as known
 from unigrad_tensorflow.arrays import from_numpy, is_variable
 from unigrad_tensorflow.copies import copy_into
+from unigrad_tensorflow.sample_operations import gelu
 
 __all__ = ["Model", "make_layer"]
 
@@ -369,7 +370,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "flatten": lambda: Function(lambda x: tf.reshape(x, (x.shape[0], -1)), flattens=True),
     "relu": lambda: Function(tf.nn.relu),
     "tanh": lambda: Function(tf.tanh),
-    "gelu": lambda: Function(tf.nn.gelu),
+    "gelu": lambda: Function(gelu),
     "hardswish": lambda: Function(_hardswish),
     "lazy_dense": LazyDense,
     "lstm": LSTM,

@@ -9,11 +9,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["Operations"]
+__all__ = ["Operations", "gelu"]
 
 
 def _tensor(x: Any) -> Any:
     return tf.convert_to_tensor(x) if isinstance(x, keras.Variable) else x
+
+
+def gelu(x: Any) -> Any:
+    """Return ``x`` times the normal distribution; tf.nn.gelu has its constant in single precision, also for float64."""
+    return x * (0.5 + 0.5 * tf.math.erf(x * tf.constant(np.sqrt(0.5), x.dtype)))
 
 
 class Operations:
@@ -28,7 +33,7 @@ class Operations:
     sigmoid = staticmethod(lambda x: tf.sigmoid(_tensor(x)))
     relu = staticmethod(lambda x: tf.nn.relu(_tensor(x)))
     relu6 = staticmethod(lambda x: tf.nn.relu6(_tensor(x)))
-    gelu = staticmethod(lambda x: tf.nn.gelu(_tensor(x)))
+    gelu = staticmethod(lambda x: gelu(_tensor(x)))
     absolute = staticmethod(lambda x: tf.abs(_tensor(x)))
     round = staticmethod(lambda x: tf.round(_tensor(x)))
     sign = staticmethod(lambda x: tf.sign(_tensor(x)))

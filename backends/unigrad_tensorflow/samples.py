@@ -14,7 +14,7 @@ import tensorflow as tf
 from unigrad.errors import UnsupportedError
 from unigrad.samples import NoSampleError
 from unigrad_tensorflow.arrays import assign, from_numpy
-from unigrad_tensorflow.private import stop_recording
+from unigrad_tensorflow.private import raw, stop_recording
 from unigrad_tensorflow.sample_layers import Model, make_layer
 from unigrad_tensorflow.sample_operations import Operations
 
@@ -104,6 +104,35 @@ class _SGD(keras.optimizers.SGD):
         super().update_step(gradient, variable, learning_rate)
 
 
+class _AdamW(keras.optimizers.AdamW):
+    """Keras' own, with its numbers in the precision of the variable, and epsilon and the count of steps as on the other backends.
+
+    Keras counts the steps of all variables together, also those in which a variable had no gradient.
+    """
+
+    def build(self, variables: Any) -> None:
+        """Add the counts."""
+        made = self.built
+        super().build(variables)
+        if not made:
+            self._counts = [self.add_variable_from_reference(variable, name="count") for variable in variables]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Do the step of one variable."""
+        index = self._get_variable_index(variable)
+        mean, square, count = (raw(slots[index]) for slots in (self._momentums, self._velocities, self._counts))
+        kind = count.dtype
+        one, rate = tf.ones((), kind), tf.cast(learning_rate, kind)
+        first, second, epsilon = (tf.constant(number, kind) for number in (self.beta_1, self.beta_2, self.epsilon))
+        gradient = tf.cast(gradient, kind)
+        count.assign_add(tf.ones_like(count))
+        mean.assign_add((one - first) * (gradient - mean))
+        square.assign_add((one - second) * (gradient * gradient - square))
+        middle = mean / (one - tf.pow(first, count))
+        spread = tf.sqrt(square / (one - tf.pow(second, count)))
+        raw(variable).assign_sub(rate * middle / (spread + epsilon))
+
+
 def sgd(rate: float, momentum: float = 0.0, decay: float = 0.0) -> Callable[..., Any]:
     """Return a factory of stochastic gradient descent."""
     return lambda parameters: _SGD(rate, momentum, decay)
@@ -111,7 +140,7 @@ def sgd(rate: float, momentum: float = 0.0, decay: float = 0.0) -> Callable[...,
 
 def adamw(rate: float, decay: float = 0.0) -> Callable[..., Any]:
     """Return a factory of AdamW."""
-    return lambda parameters: keras.optimizers.AdamW(rate, weight_decay=decay, epsilon=1e-8)
+    return lambda parameters: _AdamW(rate, weight_decay=decay, epsilon=1e-8)
 
 
 def change(parameter: Any, array: Any) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -18,9 +18,9 @@ import tensorflow as tf
 from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad.protocols import Structure
 from unigrad_tensorflow import graph as recorded
-from unigrad_tensorflow.graph import Epoch, Node, Recorder, Twin, attach, hidden, node_of, silent
+from unigrad_tensorflow.graph import Epoch, Node, Recorder, Twin, attach, current, hidden, node_of, silent
 from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
-from unigrad_tensorflow.recompute import in_forward, in_recompute, watched_inside
+from unigrad_tensorflow.recompute import collects_inside, in_forward, in_recompute, watched_inside
 
 __all__ = [
     "close_region",
@@ -46,20 +46,24 @@ _open = _Open()
 
 
 class Region:
-    """What is recorded in one thread: the present tape, and the leaves used."""
+    """What is recorded in one thread: the present tape, and the leaves used.
+
+    A checkpointed region that runs inside has a tape for itself, for a gradient that its function takes; it goes when the function
+    returns.
+    """
 
     def __init__(self) -> None:
         self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._twins: list[weakref.ref[Any]] = []
         self._extra: dict[int, Any] = {}
-        self._stack = ExitStack()
-        self.recorder: Recorder | None = None
-        self.begin()
+        self._used: dict[int, Any] = {}
+        self.epoch = self._begin(None)
+        self._recorder = Recorder(self.epoch)
+        self._recorder.used = self._used
+        self._recorder.__enter__()
 
-    def begin(self) -> None:
-        """Begin a tape."""
+    def _begin(self, around: Epoch | None) -> Epoch:
         tape = tf.GradientTape(persistent=True)
-        self.epoch = Epoch(tape, self.graph)
         tape.__enter__()
         recorded.tapes().append(tape)
         for variable in self._extra.values():
@@ -67,24 +71,24 @@ class Region:
         self._twins = [twin for twin in self._twins if twin() is not None]
         for twin in self._twins:
             tape.watch(twin())
-        if self.recorder is None:
-            self.recorder = self._stack.enter_context(Recorder(self.epoch))
-        else:
-            self.recorder.epoch = self.epoch
+        return Epoch(tape, around)
 
     @staticmethod
-    def _end(tape: Any) -> None:
-        if tape in recorded.tapes():
-            recorded.tapes().remove(tape)
+    def _end(epoch: Epoch) -> None:
+        tape, epoch.tape = epoch.tape, None
+        recorded.tapes().remove(tape)
         if tape._recording:
             tape.__exit__(None, None, None)
 
     def renew(self) -> None:
         """End the present tape and begin another."""
-        epoch = self.epoch
-        self._end(epoch.tape)
-        epoch.tape = None
-        self.begin()
+        ended, around = self.epoch, self.epoch.around
+        self._end(ended)
+        self.epoch = self._begin(around)
+        recorder = current()
+        for one in (recorder, self._recorder):
+            if one is not None and one.epoch is ended:
+                one.epoch = self.epoch
 
     def keep_watching(self, twin: Any) -> None:
         """Watch a tensor, on later tapes too."""
@@ -93,6 +97,8 @@ class Region:
 
     def expect(self, leaves: Sequence[Any], others: bool) -> None:
         """Watch the leaves that Keras says are trainable and TensorFlow not; every use is noted."""
+        if in_forward() is not None:
+            collects_inside()
         for leaf in leaves:
             recorded.register(leaf)
             if leaf.trainable and not raw(leaf).trainable and id(leaf) not in self._extra:
@@ -101,15 +107,43 @@ class Region:
 
     def used(self) -> list[Any]:
         """Return the leaves used since the last call."""
-        assert self.recorder is not None  # made by begin()
-        used, self.recorder.used = self.recorder.used, {}
-        return [native for native in (leaf.native for leaf in used.values()) if native is not None]
+        found = [native for native in (leaf.native for leaf in self._used.values()) if native is not None]
+        self._used.clear()
+        return found
+
+    @contextmanager
+    def inner(self) -> Iterator[Epoch]:
+        """Record what runs inside on a tape of its own."""
+        around = self.epoch
+        self.epoch = self._begin(around)
+        try:
+            yield self.epoch
+        finally:
+            self._end(self.epoch)
+            self.epoch = around
+
+    @contextmanager
+    def again(self, tape: Any) -> Iterator[None]:
+        """Record, beside a tape of a recompute, what a collector inside of it asks for."""
+        around = self.epoch
+        self.epoch = Epoch(tape, around)
+        recorder = Recorder(self.epoch)
+        recorder.used = self._used
+        try:
+            with recorder:
+                yield
+        finally:
+            self.epoch.tape, self.epoch = None, around
 
     def close(self) -> None:
         """Stop."""
-        self._stack.close()
-        self._end(self.epoch.tape)
-        self.epoch.tape = None
+        self._recorder.__exit__(None, None, None)
+        self._end(self.epoch)
+
+
+def open_now() -> Region | None:
+    """Return the region of this thread."""
+    return _open.region
 
 
 class Graph:
@@ -131,7 +165,7 @@ class Graph:
                 if node is not None:
                     self._leaves.append(node)
                 continue
-            epoch = node.epoch
+            epoch = None if node.epoch is None else node.epoch.now()
             if epoch is not None:
                 epochs[id(epoch)] = epoch
                 if epoch.released:
@@ -214,10 +248,15 @@ def trace(losses: Sequence[Any]) -> Graph:
                 "depends on frozen parameters only, or was computed outside of the collector's 'with', in another thread, or "
                 "where recording was off; run the forward again inside"
             )
-    if any(epoch.tape is None for epoch in found.epochs) or len(found.epochs) > 1:
+    if any(epoch.tape is None for epoch in found.epochs):
         raise NoGraphError(
             "this loss was recorded in a collector that has been left since; TensorFlow's tape ends with it. Run the forward again "
             "inside of this one"
+        )
+    if len(found.epochs) > 1:
+        raise UnsupportedError(
+            "a gradient taken inside a checkpointed region ends at the border of the region, and this loss depends on an argument that has "
+            "a graph of its own; take it outside, or tf.stop_gradient() the argument"
         )
     return found
 
@@ -229,7 +268,7 @@ def vjp(
     region = _open.region
     if graph.released is not None or region is None:
         raise GraphReleasedError(f"this graph was released by an earlier backward, at the operation {graph.released}")
-    tape = region.epoch.tape
+    tape = graph.epochs[0].tape if graph.epochs else region.epoch.tape
     # A layer that is frozen is frozen too where it was built in this forward.
     asked = [target for target in targets if not _is_variable(target) or recorded.register(target).trainable()]
     sources = [raw(target) for target in asked]
@@ -266,7 +305,6 @@ def release(graph: Graph) -> None:
         epoch.released = True
         if region is not None and epoch is region.epoch:
             region.renew()
-        epoch.tape = None
 
 
 def watch(tensor: Any) -> Any:

@@ -13,7 +13,7 @@ from unigrad import random, tree
 from unigrad.block import Block
 from unigrad.buffers import copies, differs, places
 from unigrad.checkpoint import Rerun, adapt, common_backend, held, run
-from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError
+from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError, UnsupportedError
 from unigrad.meeting import Meetings
 from unigrad.names import patterns_of
 from unigrad.protocols import Backend
@@ -210,6 +210,11 @@ class Parts(Rerun):
         batch = next(iter(sizes.values()))
         if batch == 0:
             raise ArgumentError("the batch is empty; microbatch needs at least one sample")
+        if batch < 0:
+            raise UnsupportedError(
+                "the size of the batch is not known yet in the function that is being traced, so it can't be split; give the function an "
+                "input signature that says it"
+            )
         return batch
 
     def _refuse_coupled(self, backend: Backend, blocks: list[Block]) -> None:

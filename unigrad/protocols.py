@@ -344,7 +344,7 @@ class BlockModule(Protocol):
         """Return a native tensor with a copy of the values, not needing a gradient."""
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
-        """Return the shape."""
+        """Return the shape, with -1 for a size that a function that is being traced does not know yet."""
 
     def dtype(self, tensor: Any) -> str:
         """Return the NumPy-style name of the dtype, e.g. ``"float32"``."""

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
+import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
@@ -18,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Structure
 from unigrad_torch import reducers
+from unigrad_torch.arrays import unseen
 from unigrad_torch.modules import is_fsdp
 from unigrad_torch.sharded import is_fully_sharded, is_sharded, originals, require_known
 
@@ -90,9 +92,10 @@ def _refuse_hidden_hooks(name: str, parameter: Any) -> None:
 
     The pure engine would not run them. The native one would, but what they began, such as a reduction, may go on after the backward.
     """
-    if not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter):
+    if not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter) or parameter.is_inference():
         return
-    node = get_gradient_edge(parameter).node
+    with torch.inference_mode(False), unseen():  # torch makes a view to get there, which is no use of the parameter
+        node = get_gradient_edge(parameter).node
     for register in (node.register_hook, node.register_prehook):
         handle = register(lambda *gradients: None)
         hooks = handle.hooks_dict_ref()

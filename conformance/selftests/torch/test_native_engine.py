@@ -283,6 +283,15 @@ def test_hooks_on_the_accumulating_node(register):
     assert collector.engine == "pure"
 
 
+def test_looking_for_such_hooks_is_no_use_of_a_parameter():
+    """R1: of a collector that is open meanwhile."""
+    model = nn.Sequential(two_layers(None))
+    with collector_of(model[0]) as outer, collector_of(model):
+        pass
+    assert len(outer.usage.unused) == 4
+    assert outer.block.registered == ()
+
+
 def test_a_hook_on_several_parameters():
     """G13: torch can't run it for gradients of leaves, and says so in words of its own."""
     model = two_layers(None)

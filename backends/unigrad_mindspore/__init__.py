@@ -14,7 +14,14 @@ def unigrad_backend() -> BackendSpec:
         install="pip install 'unigrad[mindspore]'",
         package="unigrad_mindspore",
         minimum="2.10",
-        capabilities=frozenset({Capability.NESTED_CHECKPOINT, Capability.CAPTURES, Capability.KEPT_BYTES}),
+        capabilities=frozenset(
+            {
+                Capability.NESTED_CHECKPOINT,
+                Capability.CAPTURES,
+                Capability.KEPT_BYTES,
+                Capability.SECOND_ORDER,
+            }
+        ),
         guarantees={
             Guarantee.STALE_NATIVE: "undetected",
             Guarantee.STALE_HIDDEN: "undetected",

@@ -10,7 +10,8 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
-from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentTypeError
+from unigrad_mindspore.pynative import unrecorded
 from unigrad_mindspore.versions import written
 
 _WIDE = {"bfloat16"}
@@ -127,12 +128,16 @@ def equal(left: Any, right: Any) -> bool:
 def assign(tensor: Any, array: Any) -> None:
     """Write the values of a NumPy array into the tensor, counted by its version."""
     values = from_numpy(array)
-    if values.shape != tensor.shape:  # MindSpore would take it, and the tensor its shape
+    if values.shape != tensor.shape:
         raise ArgumentTypeError(f"values of shape {tuple(values.shape)} do not fit a tensor of shape {shape(tensor)}")
-    if isinstance(tensor, Parameter):
-        tensor.set_data(values)
-    elif tensor._requires_grad:
-        raise UnsupportedError("mindspore writes no values into a leaf that is no Parameter; use a Parameter")
-    else:
-        tensor.assign_value(values)
+    overwrite(tensor, values)
     written(tensor)
+
+
+def overwrite(tensor: Any, values: Any) -> None:
+    """Write into the memory that the tensor has.
+
+    ``Parameter.set_data`` would give it another, while an optimizer that was compiled before goes on in the first, in silence.
+    """
+    with unrecorded():
+        tensor.copy_(values)

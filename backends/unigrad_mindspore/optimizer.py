@@ -35,7 +35,20 @@ class _Served:
     def __init__(self, factory: Callable[..., Any], first: Any) -> None:
         self.factory = factory
         self.first = first
-        self.natives: list[Any] = [first]
+        self.natives: list[Any] = []
+        self._memory: dict[int, list[int]] = {}
+        self.add(first)
+
+    def add(self, native: Any) -> None:
+        """Take in a native optimizer that was just made."""
+        self.natives.append(native)
+        self._memory[id(native)] = _addresses(native)
+
+    def reconnect(self) -> None:
+        """Make those anew whose parameters were given other memory (``Parameter.set_data``): they would go on in the old one."""
+        for native in list(self.natives):
+            if self._memory[id(native)] != _addresses(native):
+                self.regroup([native], [list(native.parameters)])
 
     def of(self, parameter: Any) -> Any:
         """Return the native optimizer that serves a parameter."""
@@ -44,13 +57,16 @@ class _Served:
     def regroup(self, natives: Sequence[Any], groups: Sequence[Sequence[Any]]) -> None:
         """Replace some native optimizers by one for each group of their parameters, which keep their state."""
         states = {id(one): read(native, one) for native in natives for one in native.parameters}
-        made = []
+        self.natives = [native for native in self.natives if all(native is not old for old in natives)]
         for group in groups:
             native = _make(self.factory, list(group))
             for parameter in group:
                 write(native, parameter, states[id(parameter)])
-            made.append(native)
-        self.natives = [native for native in self.natives if all(native is not old for old in natives)] + made
+            self.add(native)
+
+
+def _addresses(native: Any) -> list[int]:
+    return [parameter.data_ptr() for parameter in native.parameters]
 
 
 def is_optimizer(obj: object) -> bool:
@@ -97,13 +113,14 @@ def _unique_names(parameters: Sequence[Any]) -> Iterator[None]:
 def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     """Make the optimizer serve more parameters: MindSpore's add_param_group leaves an optimizer that fails at the next step."""
     served: _Served = vars(optimizer)[_SERVED]
-    served.natives.append(_make(served.factory, list(parameters.values())))
+    served.add(_make(served.factory, list(parameters.values())))
 
 
 def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
     """Do one step with the given gradients; parameters without one do not move, nor does their state."""
     served: _Served = vars(optimizer)[_SERVED]
     given = {id(parameter): gradient for parameter, gradient in gradients if gradient is not None}
+    served.reconnect()
     for native in list(served.natives):
         parts = [[one for one in native.parameters if (id(one) in given) is there] for there in (True, False)]
         if all(parts):

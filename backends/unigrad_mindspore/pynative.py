@@ -35,6 +35,7 @@ __all__ = [
     "run_backward",
     "set_flags",
     "set_kernel_seeds",
+    "unrecorded",
 ]
 
 TWICE = "backward the graph twice"
@@ -58,7 +59,9 @@ _stack = _find("_c_expression._DispatchGuardStack", lambda: _expression._Dispatc
 PLAIN_NODE: type = _find("_c_expression.BackwardNodePy", lambda: _expression.BackwardNodePy)
 """Kind of a node of MindSpore's own operations; that of a ``_Function`` is its context."""
 _Cell = _find("_c_expression.Cell_", lambda: _expression.Cell_)
-_seeds = _find("common.seed._KERNEL_SEED", lambda: sys.modules["mindspore.common.seed"])
+_seeds = _find("common.seed", lambda: sys.modules["mindspore.common.seed"])
+for _name in ("_KERNEL_SEED", "_GLOBAL_SEED"):
+    _find(f"common.seed.{_name}", lambda: getattr(_seeds, _name))  # noqa: B023  # called at once
 for _name in ("grad_flag", "enable_grad", "set_grad_flag", "set_enable_grad", "sync", "queue_backward_final_callback"):
     _find(f"graph.api._pynative_executor.{_name}", lambda: getattr(_executor, _name))  # noqa: B023  # called at once
 for _name in ("_grad_node", "_requires_grad", "_is_leaf", "_grad", "_version"):
@@ -81,6 +84,17 @@ def set_flags(on: bool, allowed: bool) -> None:
     """Set both recording flags of this thread."""
     _executor.set_grad_flag(on)
     _executor.set_enable_grad(allowed)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Run with recording off in this thread."""
+    before = recording_allowed()
+    set_flags(grad_flag(), False)
+    try:
+        yield
+    finally:
+        set_flags(grad_flag(), before)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor
 
-from unigrad_mindspore.arrays import clone, from_numpy
+from unigrad_mindspore.arrays import clone, from_numpy, overwrite
 
 __all__ = ["Slots", "read", "settings_from", "slots_of", "write"]
 
@@ -72,7 +72,7 @@ def write(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
         if name in places:
             made = clone(value) if isinstance(value, Tensor) else from_numpy(np.asarray(value))
-            places[name].set_data(made)
+            overwrite(places[name], made)
 
 
 def settings_from(first: Any, other: Any) -> None:
@@ -81,9 +81,13 @@ def settings_from(first: Any, other: Any) -> None:
         return
     rate = first._params.get("learning_rate")
     if rate is not None and "learning_rate" in other._params:
-        other._params["learning_rate"].set_data(from_numpy(rate.asnumpy()))
+        overwrite(other._params["learning_rate"], rate)
     groups, own = getattr(first, "param_groups", None), getattr(other, "param_groups", None)
     if groups is None or own is None or len(groups) != len(own):
         return
     for mine, theirs in zip(own, groups, strict=True):
-        mine.update({name: value for name, value in theirs.items() if name != "params"})
+        for name, value in theirs.items():
+            if name == "lr" and isinstance(value, Parameter) and isinstance(mine[name], Parameter):
+                overwrite(mine[name], value)
+            elif name != "params":
+                mine[name] = value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,7 @@ from unigrad_mindspore.leaves import remember
 from unigrad_mindspore.marks import marked
 from unigrad_mindspore.marks import release as release_nodes
 from unigrad_mindspore.passes import backward_pass, may_recompute
-from unigrad_mindspore.pynative import (
-    TWICE,
-    grad_flag,
-    node_id,
-    recorded,
-    recording,
-    recording_allowed,
-    run_backward,
-    set_flags,
-)
+from unigrad_mindspore.pynative import TWICE, node_id, recorded, recording, run_backward, unrecorded
 from unigrad_mindspore.recompute import in_recompute
 from unigrad_mindspore.usage import Region, leaf_of, require_recording
 from unigrad_mindspore.versions import written_at
@@ -142,15 +133,9 @@ def is_recording() -> bool:
     return recording()
 
 
-@contextmanager
-def no_record() -> Iterator[None]:
+def no_record() -> AbstractContextManager[Any]:
     """Run without recording in this thread."""
-    before = recording_allowed()
-    set_flags(grad_flag(), False)
-    try:
-        yield
-    finally:
-        set_flags(grad_flag(), before)
+    return unrecorded()
 
 
 def trace(losses: Sequence[Any]) -> _Graph:

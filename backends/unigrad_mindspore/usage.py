@@ -68,9 +68,9 @@ class Region:
         """Stop."""
         _local.region = None
         dispatch.observe(None)
+        set_flags(*self._before)
         in_place.allow()
         dispatch.leave()
-        set_flags(*self._before)
 
 
 def leaf_of(node: Any) -> Any:

@@ -1,0 +1,110 @@
+"""Names, roles and what is a buffer, of MindSpore's own layers (clauses B1, B2, B3)."""
+
+import copy
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+import unigrad
+
+
+def tensor(values):
+    return Tensor(np.array(values, "float32"))
+
+
+def test_canonical_and_native_names():
+    model = nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2), nn.LayerNorm((2,)), nn.Embedding(3, 2))
+    block = unigrad.wrap(model)
+    assert {name: (block.native_name(name), block.roles[name]) for name in block.parameters} == {
+        "0.weight": ("0.weight", "dense"),
+        "0.bias": ("0.bias", "dense"),
+        "1.weight": ("1.gamma", "norm"),
+        "1.bias": ("1.beta", "norm"),
+        "2.weight": ("2.gamma", "norm"),
+        "2.bias": ("2.beta", "norm"),
+        "3.weight": ("3.embedding_table", "embedding"),
+    }
+    assert {name: block.native_name(name) for name in block.buffers} == {
+        "1.running_mean": "1.moving_mean",
+        "1.running_var": "1.moving_variance",
+    }
+
+
+def test_a_name_does_not_follow_the_frameworks_which_changes_with_the_place():
+    dense = nn.Dense(2, 2)
+    before = dense.weight.name
+    nn.SequentialCell(nn.SequentialCell(dense))
+    assert dense.weight.name != before
+    assert list(unigrad.wrap(dense).parameters) == ["weight", "bias"]
+
+
+def test_a_three_dimensional_normalization_is_one_layer():
+    block = unigrad.wrap(nn.SequentialCell(nn.BatchNorm3d(2)))
+    assert list(block.parameters) == ["0.weight", "0.bias"]
+    assert list(block.buffers) == ["0.running_mean", "0.running_var"]
+    assert block.native_name("0.weight") == "0.bn2d.gamma"
+
+
+def test_recurrent_names_are_torchs():
+    assert list(unigrad.wrap(nn.LSTM(2, 3)).parameters) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+
+
+def test_tied_parameters_and_shared_layers():
+    class Tied(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Dense(2, 2), nn.Dense(2, 2)
+            self.second.weight = self.first.weight
+            self.third = self.first
+
+        def construct(self, x):
+            return self.third(self.second(self.first(x)))
+
+    block = unigrad.wrap(Tied())
+    assert list(block.parameters) == ["first.weight", "first.bias", "second.bias"]
+    assert block.aliases == {
+        "second.weight": "first.weight",
+        "third.weight": "first.weight",
+        "third.bias": "first.bias",
+    }
+
+
+class Counts(nn.Cell):
+    """A layer that counts its calls in a parameter, as MindSpore's own layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(tensor([2]), name="weight")
+        self.calls = Parameter(tensor([0]), name="calls", requires_grad=False)
+        self.register_buffer("limit", tensor([9]))
+
+    def construct(self, x):
+        self.calls.set_data(self.calls + 1.0)
+        return x * self.weight
+
+
+def test_a_parameter_that_never_trained_is_a_buffer_and_one_frozen_later_is_none():
+    model = Counts()
+    model.weight.requires_grad = False
+    block = unigrad.wrap(model)
+    assert (list(block.parameters), list(block.buffers)) == (["weight"], ["calls", "limit"])
+    twin = copy.deepcopy(block)
+    assert (list(twin.parameters), list(twin.buffers)) == (["weight"], ["calls", "limit"])
+    assert twin.state()["weight"].tolist() == [2]
+
+
+def test_a_counter_moves_once_under_a_checkpoint():
+    model = Counts()
+    block = unigrad.wrap(model)
+    with unigrad.GradientCollector(block) as collector:
+        loss = unigrad.checkpoint(block)(tensor([1])).sum()
+        collector.backward(loss, retain_graph=True)
+        collector.backward(loss)
+    assert model.calls.asnumpy().tolist() == [1]
+
+
+def test_mixed_precision_wrappers_are_looked_through():
+    plain = nn.SequentialCell(nn.Dense(2, 2), nn.ReLU())
+    wrapped = mindspore.amp.auto_mixed_precision(plain, "O3", mindspore.float16)
+    assert list(unigrad.wrap(wrapped).parameters) == ["0.weight", "0.bias"]

@@ -24,10 +24,10 @@ from unigrad.errors import (
     UnsupportedError,
 )
 from unigrad.protocols import Region
-from unigrad_tensorflow import ordering
 from unigrad_tensorflow.arrays import is_variable, memory_of, narrow, part_of, value
 from unigrad_tensorflow.calls import ambient, losses, mode
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
+from unigrad_tensorflow.ordering import turn
 from unigrad_tensorflow.private import (
     call_state,
     differentiated,
@@ -217,7 +217,10 @@ class _Call:
         reached = [0] if self._single else list(self._gates)
         self._gates.clear()
         gradients = [_dense(gradients[number]) for number in reached]
-        inputs, done = ordering.after([kept.whole for kept in self._given], gradients)
+        with turn(gradients) as own:
+            return own.done(self._recompute(own.ready([kept.whole for kept in self._given]), gradients, reached))
+
+    def _recompute(self, inputs: list[Any], gradients: list[Any], reached: list[int]) -> list[Any]:
         given = {index: self._given[number].of(inputs[number]) for number, index in enumerate(self._inputs)}
         with ExitStack() as stack:
             stack.enter_context(self.region.replay())
@@ -254,7 +257,7 @@ class _Call:
             everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
             head = _head([everything[self._places[number]] for number in reached], gradients)
         targets = [*(fresh[index] for index in self._inputs), *self._variables, *twins]
-        return done(differentiated(tape, [head], targets, None))
+        return differentiated(tape, [head], targets, None)
 
     def _places_of(self) -> list[Any]:
         return [leaf if isinstance(leaf, _Other) else _Index(leaf) for leaf in self._leaves]

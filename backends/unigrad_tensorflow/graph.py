@@ -258,7 +258,8 @@ class Recorder:
             self.every(operation, inputs)
         if not outputs:
             return
-        if stopped() and not self.within:
+        # TensorFlow stops recording for the call of a traced function too, whose form for a tape has a name of its own.
+        if stopped() and not self.within and not operation.startswith("__forward_"):
             if operation == "StopGradient":  # which TensorFlow runs while recording is stopped
                 self._use_all(inputs)
             self.renew()  # what else was accessed until now is no use

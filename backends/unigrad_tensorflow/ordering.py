@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from unigrad_tensorflow.private import identity
+from unigrad_tensorflow.private import automatic_dependencies, identity
 
-__all__ = ["after"]
+__all__ = ["Turn", "turn"]
 
 _latest: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 """For each graph the results of the recompute that was built last."""
 
 
-def after(inputs: Sequence[Any], gradients: Sequence[Any]) -> tuple[list[Any], Callable[[list[Any]], list[Any]]]:
-    """Let what is computed from ``inputs`` wait for ``gradients``, and for the recompute before.
+class Turn:
+    """The time of one recompute.
 
     Parameters
     ----------
-    inputs
-        Inputs of a recompute.
     gradients
         What has come back to its outputs.
-
-    Returns
-    -------
-    tuple
-        The inputs, and a function that makes the results wait for each other.
-
-    Notes
-    -----
-    XLA forgets control dependencies, and the executor without XLA starts whatever has its data: so there is one of each kind. The
-    data one adds a zero that only the optimizer could know to be one.
+    automatic
+        Orders what reads and writes variables inside, where nobody else does.
     """
-    if tf.executing_eagerly():
-        return list(inputs), lambda found: found
-    graph = tf.compat.v1.get_default_graph()
-    before = [tensor for tensor in _latest.get(graph, ()) if tensor is not None]
-    waits = [*gradients, *before]
-    zero = _zero(gradients)
-    with tf.control_dependencies(waits):
-        ready = [
+
+    def __init__(self, gradients: Sequence[Any], automatic: Any) -> None:
+        self._automatic = automatic
+        self._zero = None if tf.executing_eagerly() else _zero(gradients)
+
+    def ready(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs of the recompute, which wait for the turn.
+
+        XLA forgets control dependencies, and without XLA the executor starts whatever has its data: so there is one of each kind. The
+        data one adds a zero that only an optimizer could know to be one.
+        """
+        if tf.executing_eagerly():
+            return list(inputs)
+        zero = self._zero
+        return [
             identity(tensor if zero is None or not tensor.dtype.is_floating else tensor + tf.cast(zero, tensor.dtype))
             for tensor in inputs
         ]
 
-    def done(found: list[Any]) -> list[Any]:
+    def done(self, found: list[Any]) -> list[Any]:
+        """Return the results, which wait for each other, and for which the next turn waits."""
+        if tf.executing_eagerly():
+            return found
         values = [
             value.values if isinstance(value, tf.IndexedSlices) else value for value in found if value is not None
         ]
@@ -56,10 +57,33 @@ def after(inputs: Sequence[Any], gradients: Sequence[Any]) -> tuple[list[Any], C
             result = [
                 value if value is None or isinstance(value, tf.IndexedSlices) else identity(value) for value in found
             ]
+        if self._automatic is not None:
+            result = [value if value is None else self._automatic.mark_as_return(value) for value in result]
+        graph = tf.compat.v1.get_default_graph()
         _latest[graph] = [value for value in result if isinstance(value, tf.Tensor)][:1]
         return result
 
-    return ready, done
+
+@contextmanager
+def turn(gradients: Sequence[Any]) -> Iterator[Turn]:
+    """Let all inside wait for ``gradients``, and for the recompute before.
+
+    Parameters
+    ----------
+    gradients
+        What has come back to the outputs of a region.
+    """
+    if tf.executing_eagerly():
+        yield Turn(gradients, None)
+        return
+    graph = tf.compat.v1.get_default_graph()
+    with ExitStack() as stack:
+        # A function that is differentiated from outside has a graph for its backward, in which nobody orders the use of variables.
+        automatic = automatic_dependencies(graph)
+        if automatic is not None:
+            stack.enter_context(automatic)
+        stack.enter_context(tf.control_dependencies([*gradients, *_latest.get(graph, ())]))
+        yield Turn(gradients, automatic)
 
 
 def _zero(gradients: Sequence[Any]) -> Any:

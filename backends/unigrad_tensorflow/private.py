@@ -17,7 +17,7 @@ try:
     from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context, imperative_grad, record
-    from tensorflow.python.framework import op_callbacks
+    from tensorflow.python.framework import auto_control_deps, op_callbacks
     from tensorflow.python.framework.ops import _gradient_registry
     from tensorflow.python.ops import gen_array_ops, gen_resource_variable_ops
 except ImportError as cause:
@@ -32,6 +32,7 @@ __all__ = [
     "Layer",
     "add_callback",
     "any_tape",
+    "automatic_dependencies",
     "call_state",
     "differentiable",
     "differentiated",
@@ -192,6 +193,12 @@ def set_seed_generator(generator: Any) -> Any:
     """Have Keras draw from this generator where no other is given, and return it."""
     global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
     return generator
+
+
+def automatic_dependencies(graph: Any) -> Any:
+    """Return what orders the use of variables in a graph, None if something does so already."""
+    present = getattr(graph, "experimental_acd_manager", None)
+    return None if present is not None else auto_control_deps.AutomaticControlDependencies()
 
 
 def call_state() -> dict[str, Any]:

@@ -13,7 +13,11 @@ from unigrad.microbatch import Parts
 __all__ = ["Restored", "config_of", "register"]
 
 _NAME = "Facade"
-_KINDS: dict[str, type[Rerun]] = {"checkpoint": Rerun, "microbatch": Parts}
+_KINDS: dict[str, tuple[type[Rerun], tuple[str, ...]]] = {
+    "checkpoint": (Rerun, ("verify",)),
+    "microbatch": (Parts, ("size", "axis", "whole", "combine", "probe", "allow_coupled")),
+}
+"""What runs a layer, and its settings in the order in which it takes them."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -25,11 +29,9 @@ class Restored:
         """Return the layer, run as it was when it was saved."""
         from unigrad_tensorflow.facade import make  # which imports this module
 
-        kind = _KINDS[config["run"]]
-        run = object.__new__(kind)
-        vars(run).update(
-            {name: tuple(item) if isinstance(item, list) else item for name, item in config["settings"].items()}
-        )
+        kind, names = _KINDS[config["run"]]
+        given = [config["settings"][name] for name in names]
+        run = kind(*(tuple(item) if isinstance(item, list) else item for item in given))
         return make(keras.saving.deserialize_keras_object(config["layer"]), run, config["enabled"])
 
 
@@ -41,8 +43,9 @@ def register(kind: type) -> None:
 
 def config_of(plain: Any, run: Any, enabled: bool) -> dict[str, Any]:
     """Return the configuration of a facade; ``UnsupportedError`` for what no configuration can hold."""
-    name = next((name for name, kind in _KINDS.items() if type(run) is kind), None)
-    settings = {key: list(item) if isinstance(item, tuple) else item for key, item in vars(run).items()}
+    name, names = next(((name, names) for name, (kind, names) in _KINDS.items() if type(run) is kind), (None, ()))
+    values = {key: getattr(run, key) for key in names}
+    settings = {key: list(item) if isinstance(item, tuple) else item for key, item in values.items()}
     lost = [
         key
         for key, item in settings.items()

@@ -193,7 +193,8 @@ class Bench(Protocol):
     ``"checkpoint, peak"``, ``"native engine"`` and ``"several processes"`` may be at most. A backend with another engine than the
     pure one may have ``hooked(model)``, which makes a model need it, and, if processes can share a model,
     ``processes(folder, rank, count)``, a context in which this process is one of several that meet in a folder, and ``averaged(model)``,
-    which has them average its gradients.
+    which has them average its gradients. One that declares compiled steps may have ``gradients(model, parameters)``, its own step as a
+    function from an input to the gradients, and ``compiled(function, x)``, which returns a call of the compiled function on ``x``.
     """
 
     def stack(self, layers: int, width: int, activation: str | None) -> Any:

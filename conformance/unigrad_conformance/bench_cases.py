@@ -214,6 +214,44 @@ def checkpoint_cost(setting: Setting) -> list[Figure]:
     return figures
 
 
+def compiled_steps(setting: Setting) -> list[Figure]:
+    """Compare collector and checkpoint inside a compiled function with the framework's own compiled step."""
+    native = setting.native
+    if Capability.COMPILED_STEP not in setting.backend.spec.capabilities or not hasattr(native, "compiled"):
+        return []
+    block = unigrad.wrap(native.stack(20, 256, "relu"))
+    x = native.data(512, 256)
+
+    def collected(x: Any) -> list[Any]:
+        with unigrad.GradientCollector(block) as collector:
+            collector.backward(native.loss(block(x)))
+            return list(collector.gradients.values())
+
+    ours = native.compiled(collected, x)
+    theirs = native.compiled(native.gradients(block.native, list(block.parameters.values())), x)
+    what = "compiled collector step / compiled native step, 20 layers 256 wide, batch 512"
+    figures = [setting.compare(what, ours, theirs, setting.bound("step, large"))]
+    layers, width, batch, regions = bench_peak.DEEP
+    segments = [native.stack(layers // regions, width, "tanh") for _ in range(regions)]
+    parameters = list(unigrad.wrap(native.chain(segments)).parameters.values())
+    x = native.data(batch, width)
+    rerun = native.chain([unigrad.checkpoint(segment) for segment in segments])
+    few = Setting(setting.backend, max(setting.pairs // 6, 1), max(setting.warmups // 5, 1))
+    shape = f"{layers} dense layers {width} wide with tanh, batch {batch}, {regions} regions"
+    ours = native.compiled(native.gradients(rerun, parameters), x)
+    own = native.recompute(segments)
+    if own is not None:
+        theirs = native.compiled(native.gradients(own, parameters), x)
+        what = f"compiled checkpoint / native recompute, {shape}"
+        figures.append(few.compare(what, ours, theirs, setting.bound("checkpoint, time")))
+        bound = setting.bound("checkpoint, peak")
+        figures.append(_peaks(setting, what, "compiled checkpoint", "compiled recompute", bound))
+    figures.append(
+        _peaks(setting, f"compiled checkpoint / plain, {shape}", "compiled checkpoint", "compiled deep", None)
+    )
+    return figures
+
+
 def _peaks(setting: Setting, what: str, ours: str, theirs: str, bound: float | None) -> Figure:
     name = setting.backend.spec.name
     ratios = [bench_peak.measure(name, ours) / bench_peak.measure(name, theirs) for _ in range(3)]
@@ -306,6 +344,7 @@ CASES: tuple[Callable[[Setting], list[Figure]], ...] = (
     input_gradients,
     unrelated_arrays,
     checkpoint_cost,
+    compiled_steps,
     kept_by_checkpoint,
     microbatch_cost,
     usage_walk,

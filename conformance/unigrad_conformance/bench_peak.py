@@ -32,7 +32,7 @@ def measure(backend: str, case: str) -> int:
     backend
         Name of the backend.
     case
-        ``"deep" "checkpoint" "recompute" "wide"`` or ``"parts<N>"``.
+        ``"deep" "checkpoint" "recompute" "wide"`` or ``"parts<N>"``; with ``"compiled "`` in front the step is compiled.
 
     Returns
     -------
@@ -65,6 +65,15 @@ def _memory(field: str) -> int:
 
 def _step(backend: unigrad.Backend, case: str) -> Callable[[], None]:
     native: Any = importlib.import_module(f"{backend.spec.package}.bench")
+    compiled, case = case.startswith("compiled "), case.removeprefix("compiled ")
+
+    def step(model: Any, parameters: list[Any], x: Any) -> Callable[[], None]:
+        made: Callable[[], None]
+        made = (
+            native.compiled(native.gradients(model, parameters), x) if compiled else native.step(model, parameters, x)
+        )
+        return made
+
     if case in ("deep", "checkpoint", "recompute"):
         layers, width, batch, regions = DEEP
         segments = [native.stack(layers // regions, width, "tanh") for _ in range(regions)]
@@ -73,13 +82,13 @@ def _step(backend: unigrad.Backend, case: str) -> Callable[[], None]:
             model = native.chain([unigrad.checkpoint(segment) for segment in segments])
         else:
             model = native.recompute(segments) if case == "recompute" else native.chain(segments)
-        return native.step(model, parameters, native.data(batch, width))  # type: ignore[no-any-return]
+        return step(model, parameters, native.data(batch, width))
     layers, width, batch = WIDE
     model = native.stack(layers, width, "relu")
     parameters = list(unigrad.wrap(model).parameters.values())
     if case.startswith("parts"):
         model = unigrad.microbatch(model, size=batch // int(case.removeprefix("parts")))
-    return native.step(model, parameters, native.data(batch, width))  # type: ignore[no-any-return]
+    return step(model, parameters, native.data(batch, width))
 
 
 def _main() -> None:

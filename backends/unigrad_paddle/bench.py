@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-BOUNDS = {"step, large": 1.10, "step, small": 1.60, "input": 1.10, "checkpoint, time": 1.10, "checkpoint, peak": 1.05}
+BOUNDS = {"step, large": 1.10, "checkpoint, time": 1.10, "checkpoint, peak": 1.05}
 """What a figure may be at most."""
 ACTIVATIONS: dict[str, Callable[[], Any]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 

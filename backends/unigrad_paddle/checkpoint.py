@@ -19,11 +19,11 @@ from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.captures import captured_leaf, created, intermediates, refuse_intermediate, refuse_unknown
 from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.fingerprint import fingerprint
-from unigrad_paddle.framework import Tensor, node_of
+from unigrad_paddle.framework import Tensor, node_of, view
 from unigrad_paddle.gates import Gates
 from unigrad_paddle.graph import refuse_fatal, walk
 from unigrad_paddle.leaves import know, leaf_of
-from unigrad_paddle.recompute import inside_region, recomputing
+from unigrad_paddle.recompute import inside_region, recomputing, releasing
 from unigrad_paddle.stand_ins import occupants, stood_in
 from unigrad_paddle.tape import take
 from unigrad_paddle.usage import unnoticed
@@ -67,7 +67,7 @@ class _Call:
             twin.stop_gradient = False
             twins[key] = twin
             # no leaf, which could not be changed in place
-            given[key] = twin.view(list(tensor.shape))
+            given[key] = view(twin)
         values = [given.get(id(leaf), leaf) for leaf in self.leaves]
         args, kwargs = tree.unflatten(self.layout, values, self._like)
         return args, kwargs, twins
@@ -178,29 +178,29 @@ class _Call:
             real = [leaf for leaf in map(leaf_of, ends) if leaf is not None and id(leaf) not in own]
             if real:
                 refuse_intermediate(intermediates(region.function), nodes)
-            found = self._differentiate(roots, list(vectors.values()), real)
+            # A handle of its own for each output, since Paddle refuses a tensor that is given twice; nobody is to hold the outputs.
+            ends = [view(root) for root in roots]
+            del outputs, values, roots, args, kwargs, nodes
+            found = _differentiate(ends, list(vectors.values()), real)
             twins_of = [(twins.get(id(tensor)), stand_ins.get(id(tensor))) for tensor in self.inputs]
             return [
                 _sum([take(twin) for twin in twins if twin is not None] + [found.get(id(tensor))])
                 for tensor, twins in zip(self.inputs, twins_of, strict=True)
             ]
 
-    @staticmethod
-    def _differentiate(roots: Sequence[Any], vectors: Sequence[Any], real: Sequence[Any]) -> dict[int, Any]:
-        """Run Paddle's engine, and return what it wrote into leaves that nothing stands in for; what stood there is put back."""
-        merged: dict[int, tuple[Any, Any]] = {}
-        for root, vector in zip(roots, vectors, strict=True):
-            known = merged.get(id(root))
-            merged[id(root)] = (root, vector if known is None else known[1] + vector)
-        before = [(leaf, take(leaf)) for leaf in real]
-        try:
-            paddle.autograd.backward([root for root, _ in merged.values()], [vector for _, vector in merged.values()])
-            return {id(leaf): take(leaf) for leaf in real}
-        finally:
-            for leaf, gradient in before:
-                leaf.clear_gradient(False)
-                if gradient is not None:
-                    leaf.grad = gradient
+
+def _differentiate(roots: Sequence[Any], vectors: Sequence[Any], real: Sequence[Any]) -> dict[int, Any]:
+    """Run Paddle's engine, and return what it wrote into leaves that nothing stands in for; what stood there is put back."""
+    before = [(leaf, take(leaf)) for leaf in real]
+    try:
+        with releasing(True):
+            paddle.autograd.backward(list(roots), list(vectors))
+        return {id(leaf): take(leaf) for leaf in real}
+    finally:
+        for leaf, gradient in before:
+            leaf.clear_gradient(False)
+            if gradient is not None:
+                leaf.grad = gradient
 
 
 def _has_graph(value: Any) -> bool:

@@ -9,6 +9,7 @@ import paddle
 
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Structure
+from unigrad_paddle.arrays import half, is_half
 
 
 def engine(model: Any, structure: Structure) -> str:
@@ -22,6 +23,8 @@ def engine(model: Any, structure: Structure) -> str:
             f"the embedding {token.sparse or 'itself'!r} has sparse=True; its gradient would be rows with indices that Paddle neither "
             "copies nor sums as a tensor. Make it with sparse=False"
         )
+    if token is not None and token.half is not None and is_half(token.half):
+        raise UnsupportedError(half(token.half))
     wrapper = model if isinstance(model, paddle.DataParallel) else None
     if wrapper is None or paddle.distributed.get_world_size() < 2:
         return "pure"

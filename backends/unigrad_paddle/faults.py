@@ -28,7 +28,7 @@ def kept() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _raised.error = error
+        _raised.error = _meant(error)
         raise
 
 
@@ -50,6 +50,11 @@ def explained() -> Iterator[None]:
     finally:
         _raised.depth -= 1
         paddle.set_grad_enabled(recording)
+
+
+def running() -> bool:
+    """Whether a backward of ours is running in this thread."""
+    return _raised.depth > 0
 
 
 def _meant(error: BaseException) -> BaseException:

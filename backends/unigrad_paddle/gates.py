@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import paddle
 
-from unigrad.errors import UnsupportedError
+from unigrad.errors import GraphReleasedError, UnsupportedError
 from unigrad_paddle.faults import kept
-from unigrad_paddle.framework import node_of
+from unigrad_paddle.framework import node_of, shrink
 from unigrad_paddle.marks import GATES
+from unigrad_paddle.recompute import is_releasing
 
 Recompute = Callable[[Mapping[int, Any]], list[Any | None]]
 
@@ -38,8 +39,10 @@ class Gates:
 
     def __init__(self, inputs: Sequence[Any], depends: Sequence[Sequence[int]], recompute: Recompute) -> None:
         self._inputs = inputs
+        self._forms: list[tuple[Any, Any]] = []
+        self._waiting = set(range(len(inputs)))
         self._depends = [frozenset(numbers) for numbers in depends]
-        self._recompute = recompute
+        self._recompute: Recompute | None = recompute
         self._counts = [0] * len(depends)
         self._spent = [0] * len(depends)
         self._vectors: list[Any | None] = [None] * len(depends)
@@ -54,21 +57,29 @@ class Gates:
         firsts = []
         for number, tensor in enumerate(self._inputs):
             whole = tensor.unsqueeze(0)  # a node of its own; a hook of a reshaped leaf would be one of the leaf
+            self._forms.append((whole.shape, whole.dtype))
+            first = whole
+            if not tensor.size:
+                first = whole.sum().reshape([1])
+            elif tensor.is_contiguous():
+                shrink(whole)  # so that what arrives here in a backward, only to be replaced, is one number
+            else:
+                first = whole.flatten()[0:1]
             whole.register_hook(self._hook(self._give, number))
-            first = whole.flatten()[0:1] if tensor.size else whole.sum().reshape([1])
             if first.dtype != paddle.float32:
                 first = first.astype("float32")
             if several:
                 first = first.expand([len(outputs)])
                 first.register_hook(self._hook(self._note, number))
             firsts.append(first)
+        self._inputs = ()
         return [self._gate(gate, output, firsts) for gate, output in enumerate(outputs)]
 
     def _gate(self, gate: int, output: Any, firsts: Sequence[Any]) -> Any:
         numbers = sorted(self._depends[gate])
         several = len(self._depends) > 1
         parts = [firsts[number][gate : gate + 1] if several else firsts[number] for number in numbers]
-        joined = paddle.concat(parts) if len(parts) > 1 else parts[0]
+        joined = paddle.concat(parts) if len(parts) > 1 else parts[0].scale(1.0)  # a node of its own in any case
         ones = paddle.ones([len(parts)], "float32")
         joined.register_hook(lambda gradient: ones)
         zero = paddle.where(_TRUE, _MINUS_ZERO, joined[0:1]).reshape([1] * output.ndim)
@@ -102,11 +113,15 @@ class Gates:
         if not self._serves(number, taking):
             self._run(number, taking)
         found = self._found.pop(number, None)
+        self._waiting.discard(number)
+        if is_releasing() and not self._waiting:
+            self._recompute = None
         for gate in taking:
             self._owed[gate] -= 1
             if not self._owed[gate]:
                 self._vectors[gate] = None
-        return paddle.zeros_like(gradient) if found is None else found.unsqueeze(0)
+        shape, dtype = self._forms[number]
+        return paddle.zeros(shape, dtype) if found is None else found.reshape(shape)
 
     def _serves(self, number: int, taking: frozenset[int]) -> bool:
         """Whether the latest recompute took the gates that this input waits for, as they are now, and no other one."""
@@ -124,11 +139,18 @@ class Gates:
         }
         gates = sorted(taking | fresh)
         self._found = {}
+        if self._recompute is None:
+            raise GraphReleasedError(
+                "a checkpointed region of this graph was released by an earlier backward; pass retain_graph=True to that one, or run "
+                "the forward again"
+            )
         found = self._recompute({gate: self._vectors[gate] for gate in gates})
         for gate in gates:
             self._spent[gate] = self._counts[gate]
         self._served = {gate: self._counts[gate] for gate in gates}
         self._found = dict(enumerate(found))
+        if is_releasing() and len(self._depends) == 1:
+            self._recompute = None  # nothing more will be asked of it, and its arguments can go
 
 
 _TRUE = paddle.full([1], True, "bool")

@@ -11,7 +11,7 @@ from typing import Any
 from unigrad.errors import NoGraphError, UnsupportedError
 from unigrad_paddle.arrays import is_floating
 from unigrad_paddle.framework import is_leaf_node, node_of
-from unigrad_paddle.leaves import leaf_of
+from unigrad_paddle.leaves import is_known, leaf_of
 from unigrad_paddle.marks import RELEASED
 from unigrad_paddle.stand_ins import original
 from unigrad_paddle.usage import current
@@ -94,7 +94,7 @@ def walk(roots: Sequence[Any], border: Collection[Any] = ()) -> tuple[list[Any],
     inner = []
     ends = []
     for node in nodes:  # which grows meanwhile
-        if node in border:
+        if node in border or is_known(node):
             ends.append(node)
             continue
         leaf = True

@@ -13,6 +13,7 @@ from paddle import nn
 from paddle.nn.layer.conv import _ConvNd
 
 from unigrad.protocols import Entry, Structure
+from unigrad_paddle.arrays import is_half
 from unigrad_paddle.framework import (
     Generator,
     RNNBase,
@@ -23,7 +24,7 @@ from unigrad_paddle.framework import (
     is_initialized,
 )
 from unigrad_paddle.leaves import know
-from unigrad_paddle.stand_ins import original
+from unigrad_paddle.stand_ins import any_stand_in, original
 
 _TRANSPOSED = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 _ROLES: tuple[tuple[type | tuple[type, ...], str], ...] = (
@@ -102,7 +103,8 @@ def _generators(layer: Any) -> dict[str, Any]:
 class Token:
     """What ``unchanged`` compares: the dictionaries of all layers and what they held.
 
-    ``lazy`` are tensors without values, ``unbuilt`` layers without parameters; ``sparse`` names an embedding whose gradients are sparse.
+    ``lazy`` are tensors without values, ``unbuilt`` layers without parameters; ``sparse`` names an embedding whose gradients are
+    sparse, ``half`` is a trainable parameter of half precision.
     """
 
     layers: list[Any]
@@ -114,9 +116,10 @@ class Token:
     lazy: list[Any]
     unbuilt: list[Any]
     sparse: str | None
+    half: Any
 
 
-def _token(found: list[Any], lazy: list[Any], unbuilt: list[Any], sparse: str | None) -> Token:
+def _token(found: list[Any], lazy: list[Any], unbuilt: list[Any], sparse: str | None, half: Any) -> Token:
     rows = [(layer, layer._parameters, layer._buffers, layer._sub_layers) for layer in found]
     held = [part for _, *three in rows for part in three]
     return Token(
@@ -129,6 +132,7 @@ def _token(found: list[Any], lazy: list[Any], unbuilt: list[Any], sparse: str | 
         lazy,
         unbuilt,
         sparse,
+        half,
     )
 
 
@@ -145,7 +149,7 @@ def unchanged(model: Any, known: Structure) -> bool:
     if list(map(tuple, held)) != token.keys:
         return False
     values = _flat(part.values() for part in held)
-    if not all(map(is_, map(original, values), token.values)):
+    if not all(map(is_, map(original, values) if any_stand_in() else values, token.values)):
         return False
     if any(map(is_initialized, token.lazy)) or not all(map(is_pending, token.unbuilt)):
         return False
@@ -197,8 +201,10 @@ def describe(model: Any) -> Structure:
             sparse = path
         for key, generator in _generators(layer).items():
             generators[_join(path, key)] = generator
-    know(entry.tensor for entry in parameters if entry.tensor is not None)
-    token = _token(list(found.values()), lazy, unbuilt, sparse)
+    tensors = [entry.tensor for entry in parameters if entry.tensor is not None]
+    half = next((tensor for tensor in tensors if is_half(tensor) and not tensor.stop_gradient), None)
+    know(tensors)
+    token = _token(list(found.values()), lazy, unbuilt, sparse, half)
     return Structure(tuple(parameters), tuple(buffers), tuple(pending), norms, generators, token)
 
 

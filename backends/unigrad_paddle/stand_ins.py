@@ -29,6 +29,11 @@ def original(tensor: Any) -> Any:
     return _local.originals.get(id(tensor), tensor)
 
 
+def any_stand_in() -> bool:
+    """Whether anything is a stand-in in this thread now."""
+    return bool(_local.originals)
+
+
 def stands_in(tensor: Any) -> bool:
     """Whether something is a stand-in in this thread now."""
     return id(tensor) in _local.originals

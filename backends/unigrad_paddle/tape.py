@@ -18,11 +18,11 @@ from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.engine import engine, parallel
 from unigrad_paddle.faults import explained
-from unigrad_paddle.framework import shares_memory
+from unigrad_paddle.framework import shares_memory, view
 from unigrad_paddle.graph import Graph, trace
 from unigrad_paddle.leaves import know, leaf_of
-from unigrad_paddle.marks import GATES, RELEASED
-from unigrad_paddle.recompute import in_recompute, in_region
+from unigrad_paddle.marks import GATES, RELEASED, forget_failed
+from unigrad_paddle.recompute import in_recompute, in_region, releasing
 from unigrad_paddle.stand_ins import original
 from unigrad_paddle.usage import Region
 
@@ -79,13 +79,14 @@ def vjp(
     synchronized = _check_parallel(leaves, known, retain, create)
     if graph.once:
         _check_once(graph, known, retain, create)
+    last = not (retain or create)
     if GATES.first(graph.nodes) is not None:
         if create:
             raise UnsupportedError(
                 "backend 'paddle' does not support second order through a checkpoint (create_graph=True): its recompute is no part "
                 "of the graph. Set enabled = False on what is checkpointed"
             )
-        # What the recompute raises stops the engine half-way, and the same backward is to work again.
+        # What a recompute raises stops the engine half-way, and the same backward is to work again. Regions release themselves.
         retain = retain or not graph.once
     stands_for = {id(original(leaf)): leaf for leaf in leaves}
     wanted = [stands_for.get(id(target), target) for target in targets]
@@ -96,7 +97,7 @@ def vjp(
     parameters = {id(leaf) for leaf in leaves if not hasattr(leaf, "_unigrad_watched")}
     own = synchronized or bool(graph.once) or (known and not create and any(id(one) in parameters for one in asked))
     try:
-        with explained():
+        with explained(), releasing(last):
             found = (
                 _native(losses, vectors, asked, leaves, retain)
                 if own
@@ -179,6 +180,10 @@ def _partial(
         found: list[Any | None] = paddle.grad(
             losses, asked, vectors, retain_graph=True if retain else None, create_graph=create, allow_unused=True
         )
+    except BaseException:
+        if _Depth.partial == 1:
+            forget_failed()
+        raise
     finally:
         _Depth.partial -= 1
     return found
@@ -191,15 +196,20 @@ def _native(
     held = {id(leaf) for leaf in leaves}
     caught: dict[int, Any] = {}
     hooks = [target.register_hook(_catcher(caught, id(target))) for target in asked if id(target) not in held]
-    before = [(leaf, take(leaf)) for leaf in leaves]
+    before = [(leaf, take(leaf)) for leaf in leaves if leaf.grad is not None]
+    done = False
     try:
         paddle.autograd.backward(losses, vectors, retain_graph=retain)
         caught.update((id(leaf), take(leaf)) for leaf in leaves)
+        done = True
     finally:
         for hook in hooks:
             hook.remove()
+        if not done:
+            for leaf in leaves:
+                leaf.clear_gradient(False)
         for leaf, gradient in before:
-            set_native_gradient(leaf, gradient)
+            leaf.grad = gradient
     return [caught.get(id(target)) for target in asked]
 
 
@@ -224,7 +234,8 @@ def _lasting(gradient: Any) -> Any:
     """Return what shares memory with a gradient and outlives its being cleared."""
     if gradient.is_selected_rows():
         raise UnsupportedError("a sparse gradient (Embedding with sparse=True) is neither copied nor summed by Paddle")
-    return gradient.detach().view(list(gradient.shape))
+    with paddle.no_grad():
+        return view(gradient)
 
 
 def release(graph: Graph) -> None:
@@ -248,7 +259,7 @@ def watch(tensor: Any) -> Any:
         know([twin])
         return twin
     with paddle.enable_grad():
-        twin = tensor.view(list(tensor.shape))
+        twin = view(tensor)
     if tensor.is_leaf:
         know([tensor])
         twin._unigrad_origin = tensor  # so that the leaf stays known as long as it is watched

@@ -18,10 +18,13 @@ import paddle
 from unigrad.errors import UnsupportedError
 from unigrad_paddle.arrays import half, is_half
 from unigrad_paddle.framework import Tensor, operation_table, operations, wrap_methods
-from unigrad_paddle.leaves import know
-from unigrad_paddle.stand_ins import original, stands_in
+from unigrad_paddle.leaves import know, unknown
+from unigrad_paddle.stand_ins import any_stand_in, original, stands_in
 
 __all__ = ["Region", "current", "unnoticed"]
+
+
+_NESTED = frozenset({list, tuple})
 
 
 class _Local(threading.local):
@@ -46,11 +49,11 @@ class Region:
 
     def expect(self, leaves: Sequence[Any], others: bool) -> None:
         """Take note of the next use of each of these leaves, and of every trainable leaf if ``others``."""
-        know(leaves)
-        self._others = self._others or others
-        for leaf in leaves:
+        for leaf in unknown(leaves):
             if is_half(leaf):
                 raise UnsupportedError(half(leaf))
+        know(leaves)
+        self._others = self._others or others
         self._waiting.update((id(leaf), leaf) for leaf in leaves)
         self._watch()
 
@@ -76,21 +79,17 @@ class Region:
         waiting = self._waiting
         for value in values:
             if id(value) in waiting:
-                self._use(value)
-            elif stands_in(value):
-                self.see([original(value)])
-            elif type(value) in (list, tuple):
+                if not value.stop_gradient and paddle.is_grad_enabled():
+                    self._told.append(value)
+                    del waiting[id(value)]
+                    if not waiting and not self._others:
+                        self._stop()
+            elif type(value) in _NESTED:
                 self.see(value)
+            elif any_stand_in() and stands_in(value):
+                self.see([original(value)])
             elif self._others and _takes_gradient(value) and paddle.is_grad_enabled():
                 self._told.append(value)
-
-    def _use(self, leaf: Any) -> None:
-        if leaf.stop_gradient or not paddle.is_grad_enabled():
-            return
-        self._told.append(leaf)
-        del self._waiting[id(leaf)]
-        if not self._waiting and not self._others:
-            self._stop()
 
     def keep(self, node: Any) -> Any:
         """Hold the node of a leaf that nobody knows, so that it stays one object while the region is open."""

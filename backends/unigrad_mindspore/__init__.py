@@ -29,7 +29,7 @@ def unigrad_backend() -> BackendSpec:
             Guarantee.INDEPENDENT_RELEASE: "kept",
             Guarantee.AMBIENT_GRAPH: "NoGraphError",
             Guarantee.BITEXACT_SHARING: "kept",
-            Guarantee.THREADS: "kept",
+            Guarantee.THREADS: "UnsupportedError",
         },
         dtypes=("float32", "float64"),
         after=("paddle",),

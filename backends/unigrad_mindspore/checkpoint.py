@@ -131,9 +131,10 @@ def _mismatch(what: str, forward: str, recompute: str) -> RecomputeMismatchError
 @contextmanager
 def _recording(recorder: _Forward | _Recompute) -> Iterator[None]:
     """Let a recorder receive every tensor saved in this thread."""
+    receiver = [recorder]
 
     def pack(tensor: Any) -> Any:
-        return recorder.save(tensor, (tuple(tensor.shape), str(tensor.dtype)))
+        return receiver[0].save(tensor, (tuple(tensor.shape), str(tensor.dtype)))
 
     before = _current.recorder
     _current.recorder = recorder
@@ -142,6 +143,8 @@ def _recording(recorder: _Forward | _Recompute) -> Iterator[None]:
             yield
     finally:
         _current.recorder = before
+        # MindSpore keeps the hook with every saved tensor, and with it the arguments of an inner region
+        receiver.clear()
 
 
 def _unpack(item: _Handle | _Found) -> Any:

@@ -51,8 +51,8 @@ class _Served:
                 self.regroup([native], [list(native.parameters)])
 
     def of(self, parameter: Any) -> Any:
-        """Return the native optimizer that serves a parameter."""
-        return next(native for native in self.natives if any(parameter is one for one in native.parameters))
+        """Return the native optimizer that serves a parameter; None if none does."""
+        return next((native for native in self.natives if any(parameter is one for one in native.parameters)), None)
 
     def regroup(self, natives: Sequence[Any], groups: Sequence[Sequence[Any]]) -> None:
         """Replace some native optimizers by one for each group of their parameters, which keep their state."""
@@ -163,7 +163,8 @@ def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
     """Return copies of the state that the optimizer holds for one parameter; for None nothing: rates follow from its steps."""
     if parameter is None:
         return {}
-    return read(vars(optimizer)[_SERVED].of(parameter), parameter)
+    native = vars(optimizer)[_SERVED].of(parameter)
+    return {} if native is None else read(native, parameter)
 
 
 def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:

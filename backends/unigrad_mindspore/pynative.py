@@ -62,7 +62,14 @@ _Cell = _find("_c_expression.Cell_", lambda: _expression.Cell_)
 _seeds = _find("common.seed", lambda: sys.modules["mindspore.common.seed"])
 for _name in ("_KERNEL_SEED", "_GLOBAL_SEED"):
     _find(f"common.seed.{_name}", lambda: getattr(_seeds, _name))  # noqa: B023  # called at once
-for _name in ("grad_flag", "enable_grad", "set_grad_flag", "set_enable_grad", "sync", "queue_backward_final_callback"):
+for _name in (
+    "grad_flag",
+    "enable_grad",
+    "set_grad_flag",
+    "set_enable_grad",
+    "sync",
+    "queue_backward_final_callback",
+):
     _find(f"graph.api._pynative_executor.{_name}", lambda: getattr(_executor, _name))  # noqa: B023  # called at once
 for _name in ("_grad_node", "_requires_grad", "_is_leaf", "_grad", "_version"):
     _find(f"Tensor.{_name}", lambda: getattr(Tensor, _name))  # noqa: B023  # called at once

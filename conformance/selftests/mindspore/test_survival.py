@@ -90,19 +90,27 @@ SEQUENCES = {
             refused(ZeroDivisionError, lambda: collector.backward(loss))
             collector.backward((w * w).sum())
     """,
-    "three threads": """
+    "a second thread": """
         import threading
-        found = []
-        def work(number):
-            block = unigrad.wrap(nn.Dense(3, 1))
-            for _ in range(20):
-                with unigrad.GradientCollector(block) as collector:
-                    collector.backward(unigrad.checkpoint(block)(tensor([[number] * 3])).sum())
-            found.append((number, collector.gradients["weight"].asnumpy().tolist()))
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-        [thread.start() for thread in threads]
-        [thread.join() for thread in threads]
-        assert sorted(found) == [(n, [[n] * 3]) for n in range(3)], found
+        from unigrad import UnsupportedError
+        block = unigrad.wrap(nn.Dense(3, 1))
+        told = []
+        def work():
+            try:
+                with unigrad.GradientCollector(unigrad.wrap(nn.Dense(3, 1))) as collector:
+                    collector.backward(collector.block(tensor([[1, 2, 3]])).sum())
+                told.append("worked")
+            except UnsupportedError as error:
+                told.append("threads" in str(error))
+        def start():
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        with unigrad.GradientCollector(block) as collector:
+            start()
+            collector.backward(block(tensor([[1, 2, 3]])).sum())
+        start()
+        assert told == [True, "worked"], told
     """,
     "an interrupt while a region is recomputed": """
         block = unigrad.wrap(nn.Dense(3, 3))
@@ -128,8 +136,8 @@ def run(program, head=HEAD):
 
 
 @pytest.mark.parametrize("what", NATIVE)
-def test_the_control_plain_mindspore_dies_of_it(what):
-    assert run(NATIVE[what]).returncode < 0
+def test_the_control_plain_mindspore_fails_or_dies_of_it(what):
+    assert run(NATIVE[what]).returncode != 0
 
 
 @pytest.mark.parametrize("what", SEQUENCES)

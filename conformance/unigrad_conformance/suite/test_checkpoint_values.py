@@ -108,7 +108,8 @@ def test_native_call_inside_a_collector_is_the_plain_run(samples, backend):
     x = array(4, 3)
     expected = step(samples, plain, plain, x)
     same_bits(expected, step(samples, rerun, unigrad.checkpoint(rerun), x))
-    if not backend.block.training(native.native):  # the mode is an argument of the call, which a native call has not given
+    # The mode is an argument of the call, which a native call has not given.
+    if not backend.block.training(native.native):
         expected = step(samples, plain.eval(), plain, x)
     same_bits(expected, step(samples, native, lambda t: native.native(t), x))
 

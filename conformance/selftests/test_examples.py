@@ -11,6 +11,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 BACKENDS = ("numpy", "torch")
+OTHERS = ("mindspore", "paddle", "tensorflow")
+"""Backends whose training takes a minute or more, so that three epochs are compared."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -94,6 +96,19 @@ def test_loss_curves_agree(dtype, bound, tmp_path):
         assert curves[backend, ()] == curves[backend, ("--checkpoint",)], "checkpoint must not change a bit"
     for left, right in zip(curves["numpy", ()], curves["torch", ()], strict=True):
         assert abs(left - right) <= bound * abs(left)
+
+
+@pytest.mark.parametrize("backend", OTHERS)
+def test_the_loss_curve_of_every_backend_is_that_of_the_reference(backend, tmp_path):
+    curves = []
+    for name in ("numpy", backend):
+        target = tmp_path / f"{name}.json"
+        done = run("train_digits.py", name, "--dropout", "0", "--epochs", "3", "--json", str(target))
+        assert done.returncode == 0, done.stderr
+        assert "auxiliary.weight, auxiliary.bias" in done.stdout
+        curves.append([epoch["loss"] for epoch in json.loads(target.read_text())["epochs"]])
+    for left, right in zip(*curves, strict=True):
+        assert abs(left - right) <= 1e-4 * abs(left)  # as above
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Marks:
 
     def sweep(self) -> int:
         """Drop the marks of nodes that are gone; return how many are left."""
-        self._marks = {key: mark for key, mark in self._marks.items() if sys.getrefcount(mark) > _HELD_HERE + 1}
+        self._marks = {key: self._marks[key] for key in filter(self._has, list(self._marks))}
         self._limit = 2 * len(self._marks) + _FEW
         return len(self._marks)
 

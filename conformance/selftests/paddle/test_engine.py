@@ -142,7 +142,7 @@ def test_a_mark_lives_as_long_as_its_node():
     """G3, G15: nothing is left of a thousand released graphs."""
     weight = leaf(1, 2)
     gc.collect()
-    before = len(marks.RELEASED._keys)
+    before = marks.RELEASED.sweep()
     for _ in range(100):
         with collector_of({"w": weight}) as collector:
             loss = (weight * weight + weight).sum()
@@ -151,7 +151,7 @@ def test_a_mark_lives_as_long_as_its_node():
                 collector.backward(loss)
         del loss
     gc.collect()
-    assert len(marks.RELEASED._keys) == before
+    assert marks.RELEASED.sweep() == before
 
 
 def test_looking_at_a_node_does_not_keep_the_graph():
@@ -166,8 +166,7 @@ def test_looking_at_a_node_does_not_keep_the_graph():
         gc.collect()
         return paddle.base.core.host_memory_stat_current_value("Allocated", 0) - before
 
-    assert bytes_left(node_of) == 0
-    assert bytes_left(lambda loss: loss.grad_fn) > 0
+    assert bytes_left(node_of) < 4000 <= bytes_left(lambda loss: loss.grad_fn)
 
 
 def test_leaves_are_known_as_long_as_they_live():

@@ -7,8 +7,7 @@ a backward reached it: what only other outputs depend on stays without a gradien
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -24,8 +23,9 @@ from unigrad.errors import (
     UnsupportedError,
 )
 from unigrad.protocols import Region
-from unigrad_tensorflow.arrays import is_variable, memory_of, narrow, part_of, value
+from unigrad_tensorflow.arrays import is_variable, narrow, part_of
 from unigrad_tensorflow.calls import ambient, losses, mode
+from unigrad_tensorflow.fingerprint import fingerprint
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
 from unigrad_tensorflow.ordering import turn
 from unigrad_tensorflow.private import (
@@ -64,13 +64,6 @@ _stateful_functions: dict[str, frozenset[str]] = {}
 def run(region: Region) -> Any:
     """Run the region so that of its inner values nothing is kept until a backward."""
     return _Call(region).forward()
-
-
-def fingerprint(tensor: Any) -> Hashable:
-    """Return a hash of the bits of the tensor; inside a ``tf.function`` there are none yet."""
-    if tf.is_symbolic_tensor(tensor):
-        return None
-    return hashlib.blake2b(memory_of(value(tensor)), digest_size=16).digest()
 
 
 def _is_differentiable(tensor: Any) -> bool:
@@ -232,7 +225,8 @@ class _Call:
             stack.enter_context(_no_creation())
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=True))
-            tape = stack.enter_context(opened(tf.GradientTape(persistent=True)))
+            # One that serves once lets go of what it holds as it goes backward.
+            tape = stack.enter_context(opened(tf.GradientTape(persistent=self._collects)))
             thread = open_now()
             if self._collects and thread is not None:
                 stack.enter_context(thread.again(tape))
@@ -257,6 +251,7 @@ class _Call:
             everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
             head = _head([everything[self._places[number]] for number in reached], gradients)
         targets = [*(fresh[index] for index in self._inputs), *self._variables, *twins]
+        del outputs, everything, added, args, kwargs
         return differentiated(tape, [head], targets, None)
 
     def _places_of(self) -> list[Any]:

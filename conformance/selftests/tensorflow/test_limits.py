@@ -1,0 +1,94 @@
+"""Limits of the TensorFlow backend, as docs/design.md states them; each test fails once its limit is gone."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import unigrad
+
+X = tf.constant(np.random.default_rng(0).standard_normal((4, 3)).astype("float32"))
+
+
+def dense():
+    layer = layers.Dense(3)
+    layer(X)
+    return layer
+
+
+def test_a_recompute_that_differs_in_a_trace_is_told_by_tensorflow():
+    """The values are compared when the function runs, so the error is one of TensorFlow's."""
+    layer, factor = dense(), [1.0]
+
+    def unsteady(x):
+        factor[0] += 1.0
+        return layer(x) * factor[0]
+
+    run = unigrad.checkpoint(unsteady, blocks=[layer])
+
+    @tf.function
+    def step(x):
+        with unigrad.GradientCollector(layer) as collector:
+            collector.backward(tf.reduce_sum(run(x)))
+            return collector.gradients["weight"]
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="recompute of a checkpointed region differs"):
+        step(X)
+
+
+def test_what_leads_nowhere_is_kept_until_the_tape_goes():
+    layer = dense()
+    with unigrad.GradientCollector(layer, on_unused="ignore") as collector:
+        hidden = tf.tanh(layer(X))
+        alive = weakref.ref(hidden)
+        tf.reduce_sum(hidden * hidden)
+        del hidden
+        gc.collect()
+        assert alive() is not None
+        collector.backward(tf.reduce_sum(layer(X)))
+        gc.collect()
+        assert alive() is None
+
+
+def test_a_module_of_no_block_called_by_itself_in_a_hidden_place_counts_again():
+    """tf.Module has no hooks: what a function calls can be seen in its closure, or where a Block calls it, but not below that."""
+
+    class Counter(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.count = tf.Variable(0.0, trainable=False)
+
+        def __call__(self, x):
+            self.count.assign_add(1.0)
+            return x
+
+    layer, counter = dense(), Counter()
+    nest = [[[[[[[[[counter]]]]]]]]]
+
+    def call(x):
+        inner = nest
+        while isinstance(inner, list):
+            inner = inner[0]
+        return layer(inner(x))
+
+    with unigrad.GradientCollector(layer) as collector:
+        collector.backward(tf.reduce_sum(unigrad.checkpoint(call)(X)))
+    assert counter.count.numpy() == 2
+
+
+def test_a_gradient_inside_a_region_ends_at_its_border():
+    layer, outside = dense(), tf.Variable(2.0)
+
+    def call(x):
+        with unigrad.GradientCollector(layer) as inner:
+            inner.backward(tf.reduce_sum(layer(x) ** 2), retain_graph=True)
+        return x * inner.gradients["bias"]
+
+    run = unigrad.checkpoint(call, blocks=[layer])
+    with unigrad.GradientCollector({"outside": outside}) as collector:
+        with pytest.raises(unigrad.UnsupportedError, match="border"):
+            run(X * outside)
+        collector.backward(tf.reduce_sum(X * outside))

@@ -187,7 +187,7 @@ def _probe() -> Sequence[str]:
         if not good:
             missing.append(what)
 
-    leaf = paddle.to_tensor([1.0, 2.0], stop_gradient=False)
+    leaf = paddle.to_tensor([1.0, 2.0], "float32", stop_gradient=False)
     product = leaf * leaf
     node = product.sum().grad_fn
     check("grad_fn.next_functions", lambda: node.next_functions[0] is product.grad_fn)
@@ -210,7 +210,7 @@ def _probe() -> Sequence[str]:
     def shrinks() -> bool:
         view = leaf.unsqueeze(0)
         shrink(view)
-        view.register_hook(lambda gradient: paddle.to_tensor([[5.0, 6.0]]))
+        view.register_hook(lambda gradient: paddle.to_tensor([[5.0, 6.0]], "float32"))
         (gradient,) = paddle.grad(view.sum(), leaf)
         return bool(view.shape == [1] and leaf.shape == [2] and gradient.tolist() == [5.0, 6.0])
 

@@ -231,6 +231,48 @@ def test_second_order_through_a_checkpoint_is_refused_before_anything_runs():
     assert collector.gradients["w"].tolist() == [12, 27]
 
 
+def test_what_a_recompute_raises_keeps_its_type_under_a_collector_only():
+    """C11, and a limit: Paddle's own backward hands on the text of what a hook raises, as an OSError."""
+    weight = leaf(2, 3)
+    calls = []
+
+    def fails(x):
+        calls.append(1)
+        if len(calls) % 2 == 0:
+            raise KeyError("own")
+        return x * weight
+
+    run = unigrad.checkpoint(fails, blocks=[{"w": weight}])
+    with collector_of({"w": weight}) as collector, pytest.raises(KeyError, match="own"):
+        collector.backward(run(X).sum())
+    with pytest.raises(OSError, match=r"KeyError.*own"):
+        run(X).sum().backward()
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_region_gives_its_arguments_back_in_the_last_backward_of_paddle_s_own(retained):
+    """C4: without a collector too; a graph that is retained keeps them, and serves again."""
+    weight = leaf(2, 3)
+    run = unigrad.checkpoint(lambda x: (x * weight).sin(), blocks=[{"w": weight}])
+
+    def held():
+        return paddle.base.core.host_memory_stat_current_value("Allocated", 0)
+
+    x = paddle.ones([1000, 2])
+    before = held()
+    loss = run(x * 1.0).sum()
+    forward = held() - before
+    loss.backward(retain_graph=retained)
+    left = held() - before
+    # The product with one, 2000 numbers, is the region's argument; the gradient of the weight has come instead.
+    assert (forward - left > 7000) is not retained
+    if retained:
+        first = weight.grad.numpy()
+        loss.backward()
+        assert np.array_equal(weight.grad.numpy(), 2 * first)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_refused_by_name(dtype):
     """C9, G12: a CPU has no kernels of most layers for it."""

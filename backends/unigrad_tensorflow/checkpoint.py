@@ -25,6 +25,7 @@ from unigrad.errors import (
 from unigrad.protocols import Region
 from unigrad_tensorflow.arrays import is_variable, narrow, part_of
 from unigrad_tensorflow.calls import ambient, losses, mode
+from unigrad_tensorflow.captures import foreign
 from unigrad_tensorflow.fingerprint import fingerprint
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
 from unigrad_tensorflow.ordering import turn
@@ -124,7 +125,7 @@ class _Call:
             }
             recorder.entering = self._entering(outer)
             if outer is None and not in_recompute():
-                recorder.foreign = _foreign
+                recorder.foreign = foreign()
             recorder.every = _refuse_stateful
             stack.enter_context(recorder)
             twins = stack.enter_context(inside())
@@ -307,10 +308,6 @@ def _node(tensor: Any) -> Any:
 def node_of_key(tensors: list[Any], key: int) -> Any:
     """Return what hangs on the tensor of an id."""
     return next((node_of(tensor) for tensor in tensors if id(tensor) == key), None)
-
-
-def _foreign(tensor: Any) -> bool:
-    return should_record([tensor])
 
 
 def _dense(gradient: Any) -> Any:

@@ -38,6 +38,7 @@ __all__ = [
     "attach",
     "current",
     "hidden",
+    "is_cut",
     "node_of",
     "register",
 ]
@@ -100,12 +101,11 @@ class Node:
 class Leaf:
     """A variable, as the record sees it; it hangs on the variable's handle."""
 
-    __slots__ = ("_native", "_variable", "buffer")
+    __slots__ = ("_native", "_variable")
 
     def __init__(self, variable: Any, native: Any) -> None:
         self._variable = weakref.ref(variable)
         self._native = None if native is variable else weakref.ref(native)
-        self.buffer = False
 
     @property
     def variable(self) -> Any:
@@ -175,7 +175,7 @@ def attach(tensor: Any, node: Any) -> None:
     tensor._unigrad = node
 
 
-def register(native: Any, buffer: bool = False) -> Leaf:
+def register(native: Any) -> Leaf:
     """Let the record know a variable by the object that a model holds."""
     variable = raw(native)
     handle = variable.handle
@@ -184,8 +184,6 @@ def register(native: Any, buffer: bool = False) -> Leaf:
         leaf = handle._unigrad = Leaf(variable, native)
     elif native is not variable and leaf.native is not native:
         leaf.name(native)
-    if buffer:
-        leaf.buffer = True
     return leaf
 
 

@@ -35,7 +35,7 @@ def _global() -> Any:
         thread.start()
         thread.join()
         generator = set_seed_generator(made[0])
-    register(generator.state, buffer=True)
+    register(generator.state)
     return generator.state
 
 
@@ -63,7 +63,7 @@ def is_generator(obj: object) -> bool:
 
 def generator_state(generator: Any) -> Any:
     """Return the state of a generator."""
-    register(generator.state, buffer=True)
+    register(generator.state)
     return value(generator.state)
 
 

@@ -158,7 +158,7 @@ def describe(model: Any) -> Structure:
             if isinstance(item, _GENERATORS):
                 if first:
                     generators[_join(path, name)] = item
-                    register(item.state, buffer=True)
+                    register(item.state)
                     seeds.add(id(item.state))
                 continue
             if not is_variable(item) or id(item) in seeds:
@@ -173,7 +173,7 @@ def describe(model: Any) -> Structure:
                 register(item)
                 parameters.append(Entry(full, _native(native, full, taken), item, role, holder, module, name))
             elif first:
-                register(item, buffer=True)
+                register(item)
                 buffers.append(Entry(full, _native(native, full, taken), item, role, holder, module, name))
         if first and _waits(module):
             pending.append(path)

@@ -141,12 +141,3 @@ def test_a_variable_of_no_block_that_a_function_traced_before_uses_gets_its_grad
     slope = (X / tf.cosh(2 * X) ** 2).numpy().sum()
     # A sum of 12 values, each of a few roundings.
     np.testing.assert_allclose(collector.gradients["free"].numpy(), slope, rtol=1e-5)
-
-
-def test_a_mirrored_step_over_two_devices():
-    """One trace for each replica; checkpoint and the framework's own reduction."""
-    layer = dense()
-    run = unigrad.checkpoint(layer)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(run(X))
-    assert tape.gradient(loss, layer.kernel.value) is not None

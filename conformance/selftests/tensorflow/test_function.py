@@ -170,3 +170,25 @@ def test_a_function_inside_a_region_is_recomputed_with_its_variables():
         assert sorted(again) == ["bias", "weight"]
         for name, value in found[0].items():
             np.testing.assert_allclose(again[name], value, rtol=1e-6)
+
+
+def test_a_captured_tensor_in_a_trace_is_refused_where_it_needs_a_gradient():
+    """No tape is open while a function is traced that is differentiated from outside."""
+    _, head = model()
+    scale = tf.constant(2.0)
+
+    @tf.function
+    def wrong(x):
+        hidden = head(x)
+        return unigrad.checkpoint(lambda y: tf.tanh(y * hidden), blocks=[head])(x[:, :2])
+
+    @tf.function
+    def right(x):
+        size = tf.cast(tf.shape(x)[0], tf.float32)
+        return unigrad.checkpoint(lambda y: head(y) * scale / size, blocks=[head])(x)
+
+    with pytest.raises(unigrad.CapturedTensorError):
+        wrong(tf.ones((2, 8)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(right(tf.ones((2, 8))))
+    assert tape.gradient(loss, head.bias.value).numpy().tolist() == [2, 2]

@@ -13,7 +13,7 @@ from unigrad_tensorflow.arrays import memory_of, value
 __all__ = ["fingerprint"]
 
 _INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
-_ODD = 0x1E3779B97F4A7C15
+_ODD = 0x1E3779B1
 """Spreads the position of an element over the bits."""
 _MESSAGE = (
     "the recompute of a checkpointed region differs from its forward. The function must do the same on each call: look for state that "
@@ -32,9 +32,10 @@ class _Traced:
             flat = tf.cast(flat, tf.int8)
         elif flat.dtype.is_complex:
             flat = tf.reshape(tf.stack([tf.math.real(flat), tf.math.imag(flat)]), [-1])
-        words = tf.cast(tf.bitcast(flat, _INTEGERS[flat.dtype.size]), tf.int64)
-        places = tf.range(tf.size(flat, tf.int64)) * _ODD + 1
-        self.sum = tf.reduce_sum(tf.bitwise.bitwise_or(places, tf.ones_like(places)) * words)
+        words = tf.bitcast(flat, _INTEGERS[flat.dtype.size])
+        kind = tf.int64 if words.dtype == tf.int64 else tf.int32
+        places = tf.range(tf.size(flat, kind)) * tf.constant(_ODD, kind) + 1
+        self.sum = tf.reduce_sum(tf.bitwise.bitwise_or(places, tf.ones((), kind)) * tf.cast(words, kind))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Traced):

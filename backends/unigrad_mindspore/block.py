@@ -35,8 +35,8 @@ from unigrad_mindspore.cells import BATCH_NORMS, describe, inner, places, unchan
 from unigrad_mindspore.cells import duplicate as copy
 from unigrad_mindspore.dispatch import seen
 from unigrad_mindspore.facade import facade
-from unigrad_mindspore.kernels import explained, settle
-from unigrad_mindspore.pynative import cells_watched
+from unigrad_mindspore.kernels import explained
+from unigrad_mindspore.pynative import cells_watched, raise_pending
 from unigrad_mindspore.usage import refuse_graph_mode, require_recording
 
 __all__ = [
@@ -117,9 +117,9 @@ def call(
             vars(layer)["training"] = False
         for layer, _ in statistics:
             vars(layer)["use_batch_statistics"] = False
-        with seen(), explained():
+        with explained(), seen():
             found = model(*args, **kwargs)
-        settle()
+            raise_pending()
     finally:
         if before is not None:
             set_modes(model, before)

@@ -87,9 +87,13 @@ def observe(observer: Observer | None) -> None:
 
 def enter() -> None:
     """Open the mode in this thread unless it is open."""
-    if not _local.depth:
-        push_mode(_mode)
     _local.depth += 1
+    if _local.depth == 1:
+        try:
+            push_mode(_mode)
+        except BaseException:  # of an earlier operation; nobody will leave
+            leave()
+            raise
 
 
 def leave() -> None:
@@ -117,13 +121,13 @@ def paused() -> Iterator[None]:
             yield
         return
     depth, _local.depth = _local.depth, 0
-    pop_mode()
     try:
+        pop_mode()
         with unobserved():
             yield
     finally:
-        push_mode(_mode)
         _local.depth = depth
+        push_mode(_mode)
 
 
 @contextmanager

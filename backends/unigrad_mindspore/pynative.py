@@ -156,12 +156,23 @@ def mode_depth() -> int:
 
 def push_mode(mode: Any) -> None:
     """Open a dispatch mode."""
-    _stack.push(mode)
+    _surely(lambda: _stack.push(mode))
 
 
 def pop_mode() -> None:
     """Close the dispatch mode that was opened last."""
-    _stack.pop()
+    _surely(_stack.pop)
+
+
+def _surely(change: Callable[[], None]) -> None:
+    """Change the stack of modes, also where MindSpore raises the error of an earlier operation in place of doing so."""
+    before = _stack.depth()
+    try:
+        change()
+    except BaseException:
+        if _stack.depth() == before:
+            change()
+        raise
 
 
 def kernel_seeds() -> tuple[Any, dict[Any, int]]:

@@ -10,7 +10,7 @@ import mindspore
 
 from unigrad.errors import RecordingLostError, UnsupportedError
 from unigrad_mindspore import dispatch, in_place
-from unigrad_mindspore.kernels import settle
+from unigrad_mindspore.kernels import explained, settle
 from unigrad_mindspore.leaves import known, remember
 from unigrad_mindspore.pynative import grad_flag, recording_allowed, set_flags
 
@@ -35,8 +35,8 @@ class Region:
         self._told: list[Any] = []
         self._strangers: dict[int, Any] = {}
         self.lost = False
-        set_flags(True, True)
         dispatch.enter()
+        set_flags(True, True)
         in_place.refuse()
         _local.region = self
 
@@ -70,7 +70,8 @@ class Region:
         dispatch.observe(None)
         set_flags(*self._before)
         in_place.allow()
-        dispatch.leave()
+        with explained():
+            dispatch.leave()
 
 
 def leaf_of(node: Any) -> Any:

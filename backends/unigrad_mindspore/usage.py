@@ -35,7 +35,8 @@ class Region:
         self._told: list[Any] = []
         self._strangers: dict[int, Any] = {}
         self.lost = False
-        dispatch.enter()
+        with explained():
+            dispatch.enter()
         set_flags(True, True)
         in_place.refuse()
         _local.region = self

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 from weakref import WeakSet
 
@@ -25,6 +26,7 @@ from unigrad_torch.usage import pause, resume
 __all__ = ["Native"]
 
 _REDUCED = "unigrad.reduced"
+_HOOKS, _IS_LEAF = attrgetter("_backward_hooks"), attrgetter("is_leaf")
 _retained: WeakSet[Any] = WeakSet()
 """Wrappers that have averaged in a backward that retained its graph."""
 _lock = threading.RLock()
@@ -172,13 +174,18 @@ class _Backward:
         probes: dict[int, Probe] = {}
         mode = pause()
         try:
-            for key, leaf in self._written.items():
-                if leaf.is_leaf and leaf._post_accumulate_grad_hooks:
-                    probes[key] = Probe(leaf)
-            torch.autograd.backward(graph.losses, dense, retain_graph=retain, inputs=self._inputs)
+            with plainly():
+                for key, leaf in self._written.items():
+                    hooks = leaf._post_accumulate_grad_hooks if leaf.is_leaf else None
+                    if hooks:
+                        probes[key] = Probe(leaf, hooks)
+            tape.run_backward(graph.losses, dense, self._inputs, retain)
             self._local = reducers.left_over(self._reductions)
             with torch.no_grad(), plainly():
-                found, unreduced = self._take(probes, given)
+                if self._is_alone(given):
+                    found, unreduced = self._take_alone(probes), {}
+                else:
+                    found, unreduced = self._take(probes, given)
         except BaseException as error:
             self._abandon()
             told = translated(error) if isinstance(error, RuntimeError) else None
@@ -276,13 +283,36 @@ class _Backward:
                     unreduced[key] = gradient
                 gradient = None
             found.append(self._apart(target, gradient, given))
+        self._refuse_converted(found)
+        return found, unreduced
+
+    def _is_alone(self, given: set[int]) -> bool:
+        """Whether no other process takes part, and no memory of a user's can be a gradient."""
+        targets = self._targets
+        return (
+            not (self._reductions or self._shards or given or self._graph.custom)
+            and not any(map(_HOOKS, targets))
+            and all(map(_IS_LEAF, targets))
+        )
+
+    def _take_alone(self, probes: dict[int, Probe]) -> list[Any | None]:
+        """Return the gradient of each target where no other process and no memory of a user's takes part."""
+        found = [
+            probes[key].gradient() if key in probes else target.grad
+            for key, target in zip(map(id, self._targets), self._targets, strict=True)
+        ]
+        if all(gradient is not None and gradient.layout is torch.strided for gradient in found):
+            return found
+        self._refuse_converted(found)
+        return [tape.apart(gradient, set(), False) for gradient in found]
+
+    def _refuse_converted(self, found: Sequence[Any | None]) -> None:
         missing = [
             target
             for target, gradient in zip(self._targets, found, strict=True)
             if gradient is None and target.requires_grad
         ]
         tape.refuse_converted(self._graph, missing, [None] * len(missing))
-        return found, unreduced
 
     def _apart(self, target: Any, gradient: Any | None, given: set[int]) -> Any | None:
         if gradient is None or self._shards:

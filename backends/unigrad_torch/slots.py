@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -64,31 +65,41 @@ class Probe:
     """Sees the gradient of one leaf before, between and after its hooks, which may reduce it, change it, or step and clear it.
 
     The gradient is what the slot held at the last sight of it before a hook changed the parameter or took the gradient
-    away.
+    away. Each hook is called by the probe, under its own key: a hook may remove itself or others meanwhile.
     """
 
-    __slots__ = ("_copy", "_hooks", "_keys", "_seen", "_seen_version", "_version", "used")
+    __slots__ = ("_copy", "_hooks", "_seen", "_seen_version", "_version", "_watched", "used")
 
-    def __init__(self, leaf: Any) -> None:
+    def __init__(self, leaf: Any, hooks: dict[Any, Any]) -> None:
         self.used = False
         """Whether a hook changed the parameter or took the gradient away."""
-        self._hooks = leaf._post_accumulate_grad_hooks
+        self._hooks = hooks
         self._version = leaf._version
         self._seen: Any = None
         self._seen_version = -1
         self._copy: Any = None
-        hooks = list(self._hooks.items())
-        self._keys = [object() for _ in range(len(hooks) + 1)]
-        self._hooks.clear()
-        self._hooks[self._keys[0]] = self._look
-        for (key, hook), own in zip(hooks, self._keys[1:], strict=True):
-            self._hooks[key] = hook
-            self._hooks[own] = self._look
+        self._watched = [(key, hook, partial(self._call, hook)) for key, hook in hooks.items()]
+        for key, _, watched in self._watched:
+            hooks[key] = watched
+
+    def _call(self, hook: Any, leaf: Any) -> None:
+        if self._seen is None:
+            self._look(leaf)
+        hook(leaf)
+        seen = self._seen
+        if (
+            leaf.grad is seen
+            and seen is not None
+            and seen._version == self._seen_version
+            and leaf._version == self._version
+        ):
+            return
+        self._look(leaf)
 
     def _look(self, leaf: Any) -> None:
         gradient = leaf.grad
         self.used = leaf._version != self._version or (gradient is None and self._copy is not None)
-        if gradient is None or self.used or (gradient is self._seen and gradient._version == self._seen_version):
+        if gradient is None or self.used:
             return
         # of its own: the hook may keep what it finds, or clear it in place; a hook that has run may look into its memory
         self._copy = snapshot(gradient) if self._seen is None else gradient.detach().clone()
@@ -96,8 +107,10 @@ class Probe:
 
     def remove(self) -> None:
         """Leave the hooks as they were."""
-        for key in self._keys:
-            self._hooks.pop(key, None)
+        for key, hook, watched in self._watched:
+            if self._hooks.get(key) is watched:
+                self._hooks[key] = hook
+        self._watched = []
 
     def gradient(self) -> Any | None:
         """Return the gradient; None if the leaf got none."""

@@ -179,16 +179,8 @@ def vjp(
                 "a hook that runs after gradients are accumulated, or a DistributedDataParallel, was put on a parameter after the "
                 "collector was entered, and would not run; enter a new collector"
             )
-        loss = graph.losses[0]
-        if (
-            len(cotangents) == 1
-            and cotangents[0] is None
-            and type(loss) is Tensor
-            and loss.is_floating_point()
-            and _PLAIN_KINDS.issuperset(map(type, asked))
-            and not torch._C._len_torch_function_stack()
-        ):
-            # What autograd.grad does in the end; its checks and its look for overridden functions cost a small model a tenth of a step.
+        if _is_plain(graph.losses, cotangents, asked):
+            loss = graph.losses[0]
             found = _engine_run_backward(
                 (loss,), (torch.ones_like(loss),), retain, create, tuple(asked), True, accumulate_grad=False
             )
@@ -221,6 +213,32 @@ def vjp(
         return results
     supply = iter(results)
     return [next(supply) if target.requires_grad else None for target in targets]
+
+
+def _is_plain(losses: Sequence[Any], cotangents: Sequence[Any | None], asked: Sequence[Any]) -> bool:
+    """Whether the engine may be called at once.
+
+    The checks of ``autograd.grad`` and ``autograd.backward``, and their look for overridden functions, cost a small model a tenth of a
+    step.
+    """
+    loss = losses[0]
+    return (
+        len(cotangents) == 1
+        and cotangents[0] is None
+        and type(loss) is Tensor
+        and loss.is_floating_point()
+        and _PLAIN_KINDS.issuperset(map(type, asked))
+        and not torch._C._len_torch_function_stack()
+    )
+
+
+def run_backward(losses: Sequence[Any], cotangents: Sequence[Any | None], inputs: Sequence[Any], retain: bool) -> None:
+    """Have torch accumulate into ``.grad`` of the inputs."""
+    if _is_plain(losses, cotangents, inputs):
+        ones = torch.ones_like(losses[0])
+        _engine_run_backward((losses[0],), (ones,), retain, False, tuple(inputs), True, accumulate_grad=True)
+    else:
+        torch.autograd.backward(losses, cotangents, retain_graph=retain, inputs=inputs)
 
 
 def refuse_converted(graph: _Graph, asked: Sequence[Tensor], found: Sequence[Tensor | None]) -> None:

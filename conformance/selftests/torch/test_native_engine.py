@@ -64,6 +64,35 @@ def test_gradients_are_those_of_a_plain_backward(accumulate, times):
     assert collector.usage.reached == tuple(wanted)
 
 
+def test_hooks_that_go_and_come_during_a_backward():
+    """G13: a hook that removes itself is gone, the others stay in their order, one that is new runs from the next backward on."""
+    ran = []
+    model = two_layers(None)
+    leaf = model[0].weight
+
+    def once(parameter):
+        ran.append("once")
+        handle.remove()
+        model[2].weight.register_post_accumulate_grad_hook(lambda parameter: ran.append("new"))
+
+    def first(parameter):
+        ran.append("first")
+
+    def last(parameter):
+        ran.append("last")
+
+    leaf.register_post_accumulate_grad_hook(first)
+    handle = leaf.register_post_accumulate_grad_hook(once)
+    leaf.register_post_accumulate_grad_hook(last)
+    wanted = plain_gradients(model)
+    for _ in range(2):
+        with collector_of(model) as collector:
+            collector.backward(model(X).sum())
+            same(collector.gradients, wanted)
+    assert ran == ["first", "once", "last", "new", "first", "last"]
+    assert list(leaf._post_accumulate_grad_hooks.values()) == [first, last]
+
+
 def test_own_and_foreign_slots_are_as_they_were():
     """G4: the very tensors, with their values; hooks of foreign parameters do not run."""
     model, other = two_layers(), nn.Linear(1, 1)

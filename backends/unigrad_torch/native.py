@@ -182,8 +182,8 @@ class _Backward:
             tape.run_backward(graph.losses, dense, self._inputs, retain)
             self._local = reducers.left_over(self._reductions)
             with torch.no_grad(), plainly():
-                if self._is_alone(given):
-                    found, unreduced = self._take_alone(probes), {}
+                if self._is_plain(probes, given):
+                    found, unreduced = self._take_plainly(probes), {}
                 else:
                     found, unreduced = self._take(probes, given)
         except BaseException as error:
@@ -286,21 +286,25 @@ class _Backward:
         self._refuse_converted(found)
         return found, unreduced
 
-    def _is_alone(self, given: set[int]) -> bool:
-        """Whether no other process takes part, and no memory of a user's can be a gradient."""
+    def _is_plain(self, probes: dict[int, Probe], given: set[int]) -> bool:
+        """Whether every gradient is what the slots hold, in memory that is no user's and no wrapper's."""
         targets = self._targets
         return (
-            not (self._reductions or self._shards or given or self._graph.custom)
+            not (self._shards or given or self._graph.custom or self._local)
+            and not (self._reductions and (probes or self._bucketed()))
             and not any(map(_HOOKS, targets))
             and all(map(_IS_LEAF, targets))
         )
 
-    def _take_alone(self, probes: dict[int, Probe]) -> list[Any | None]:
-        """Return the gradient of each target where no other process and no memory of a user's takes part."""
-        found = [
-            probes[key].gradient() if key in probes else target.grad
-            for key, target in zip(map(id, self._targets), self._targets, strict=True)
-        ]
+    def _take_plainly(self, probes: dict[int, Probe]) -> list[Any | None]:
+        """Return the gradient of each target where that is so."""
+        if probes:
+            found = [
+                probes[key].gradient() if key in probes else target.grad
+                for key, target in zip(map(id, self._targets), self._targets, strict=True)
+            ]
+        else:
+            found = [target.grad for target in self._targets]
         if all(gradient is not None and gradient.layout is torch.strided for gradient in found):
             return found
         self._refuse_converted(found)

@@ -137,7 +137,8 @@ def modes(model: Any) -> list[tuple[Any, bool]]:
 def set_modes(model: Any, modes: list[tuple[Any, bool]]) -> None:
     """Set the modes of all layers as ``modes`` returned them."""
     for module, mode in modes:
-        module.training = mode
+        if module.training != mode:  # a module looks through all its parts at each setting
+            module.training = mode
 
 
 def couples_samples(model: Any) -> str | None:

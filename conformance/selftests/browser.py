@@ -61,6 +61,7 @@ class Browser:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env={**os.environ, "TMPDIR": self._profile},  # it is killed in the end, and would leave folders of its own
         )
         for end in (read, write, *ends):
             os.close(end)

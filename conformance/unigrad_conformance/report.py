@@ -54,16 +54,24 @@ class Cell:
         Number of tests with that outcome, and of all; both 0 without tests.
     endings
         What ended the process in tests of the clause, or kept them from running, such as ``"SIGSEGV"``.
+    passed
+        Number of tests that passed.
     """
 
     state: str
     count: int = 0
     total: int = 0
     endings: tuple[str, ...] = ()
+    passed: int = 0
 
     def text(self, counts: bool = True) -> str:
-        """Return the state, how many of the tests had it if that is not all, and what ended the process if anything did."""
-        text = f"{self.state} {self.count}/{self.total}" if counts and self.count != self.total else self.state
+        """Return the state, whether or how many of the tests had it if that is not all, and what ended the process if anything did."""
+        text = self.state
+        if self.count != self.total:
+            if counts:
+                text = f"{self.state} {self.count}/{self.total}"
+            elif self.state != "failed":
+                text = f"{'kept; ' if self.passed else ''}{self.state} in part"
         return f"{text}: {', '.join(self.endings)}" if self.endings else text
 
 
@@ -93,7 +101,8 @@ def _cell(clause: Clause, session: Session, agreement: Agreement | None) -> Cell
         return None
     worst = next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
     endings = tuple(dict.fromkeys(result.ending for result in results if result.ending))
-    return Cell("kept" if worst == "passed" else worst, outcomes.count(worst), len(outcomes), endings)
+    state = "kept" if worst == "passed" else worst
+    return Cell(state, outcomes.count(worst), len(outcomes), endings, outcomes.count("passed"))
 
 
 def _no_cell(session: Session) -> Cell:
@@ -194,6 +203,12 @@ def report_text(sessions: Sequence[Session]) -> str:
         parts.append(_elsewhere())
     if compared:
         parts.append(agreement_table(compared).text())
+        wider = [
+            f"bounds: {one.backend} against {one.reference}, {count} of {one.compared} {reason}"
+            for one in compared
+            for reason, count in one.widened.items()
+        ]
+        parts.append("\n".join(wider))
         lines = [
             line for one in compared for difference in one.differences for line in _difference_lines(one, difference)
         ]

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from unigrad.facade import Facade, again, plain_of
 from unigrad_tensorflow.arrays import value
-from unigrad_tensorflow.facade import Facade, make, plain_of
 from unigrad_tensorflow.private import Layer
 from unigrad_tensorflow.structure import is_module, places
 
@@ -69,7 +69,7 @@ def _copy(item: Any, memo: dict[int, Any]) -> Any:
     if id(item) in memo:
         return memo[id(item)]
     if isinstance(item, Facade):
-        made = make(_copy(item.__unigrad_plain__, memo), item.__unigrad_run__, item.enabled)
+        made = again(item, _copy(item.__unigrad_plain__, memo))
         memo[id(item)] = made
         return made
     if isinstance(item, tf.Variable):

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
 from unigrad.errors import UnsupportedError
+from unigrad.facade import Facade, plain_of, run_forward
+from unigrad.facade import make as make_of
 from unigrad_tensorflow.private import Layer, in_symbolic_call
 from unigrad_tensorflow.saving import Restored, config_of, register
 
-__all__ = ["Facade", "facade", "plain_of"]
+__all__ = ["facade", "make"]
 
 
-class Facade:
-    """Put before the class of a model: the forward goes through ``run``, all else is the model's own.
-
-    The instance shares the ``__dict__`` of the plain model, so variables, layers inside, losses and the trackers of Keras are the
-    same objects; only the slots are its own. Their names keep them from Keras, which saves what stands under other names.
-    """
-
-    __slots__ = ("__unigrad_plain__", "__unigrad_run__", "enabled")
-
-    enabled: bool
-    __unigrad_plain__: Any
-    __unigrad_run__: Callable[..., Any]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in Facade.__slots__:
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+class _Copied(Facade):
+    __slots__ = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         from unigrad_tensorflow.copies import copy_into  # which knows facades
 
         return copy_into(self, memo)
 
-    def __copy__(self) -> Any:
-        return make(copy.copy(self.__unigrad_plain__), self.__unigrad_run__, self.enabled)
 
-
-class LayerFacade(Facade):
+class LayerFacade(_Copied):
     """Of a layer or model of Keras."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer, in the mode that was chosen through its Block."""
@@ -71,12 +56,12 @@ class LayerFacade(Facade):
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the plain call through ``run``; a call on symbolic tensors builds a model, and runs nothing."""
         forward = self.__unigrad_plain__.call
-        if not self.enabled or in_symbolic_call(args, kwargs):
+        if in_symbolic_call(args, kwargs):
             return forward(*args, **kwargs)
-        return self.__unigrad_run__(forward, *args, **kwargs)
+        return run_forward(self, forward, args, kwargs)
 
 
-class ModuleFacade(Facade):
+class ModuleFacade(_Copied):
     """Of a ``tf.Module``."""
 
     __slots__ = ()
@@ -97,41 +82,9 @@ class ModuleFacade(Facade):
         )
 
 
-_classes: WeakValueDictionary[type, type] = WeakValueDictionary()
-
-
-def _class(base: type) -> type:
-    made = _classes.get(base)
-    if made is None:
-        kind = LayerFacade if issubclass(base, Layer) else ModuleFacade
-        names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-        try:
-            made = type(base.__name__, (kind, base), names)
-        except TypeError as cause:
-            raise UnsupportedError(
-                f"no model can stand for a {base.__qualname__} ({cause}); checkpoint a function that calls it instead: "
-                "unigrad.checkpoint(function, blocks=[model])"
-            ) from cause
-        if kind is LayerFacade:
-            register(made)
-        _classes[base] = made
-    return made
-
-
-def plain_of(model: Any) -> Any:
-    """Return the model behind all facades."""
-    while isinstance(model, Facade):
-        model = model.__unigrad_plain__
-    return model
-
-
 def make(plain: Any, run: Callable[..., Any], enabled: bool) -> Any:
     """Return a facade of ``plain``."""
-    made = object.__new__(_class(type(plain_of(plain))))
-    object.__setattr__(made, "__dict__", vars(plain))
-    for name, value in zip(Facade.__slots__, (plain, run, enabled), strict=True):
-        object.__setattr__(made, name, value)
-    return made
+    return make_of(LayerFacade if isinstance(plain_of(plain), Layer) else ModuleFacade, plain, run, enabled)
 
 
 def facade(model: Any, run: Callable[..., Any]) -> Any:

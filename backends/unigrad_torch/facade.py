@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from unigrad.errors import UnsupportedError
-from unigrad.facade import Facade, class_of, make, run_forward
+from unigrad.facade import SLOTS, Facade, class_of, make, run_forward
 from unigrad.tracing import called_not_read
 from unigrad_torch.compiled import keep_out, refuse_compiled
 
@@ -22,7 +22,8 @@ def _refuse(facade: Any) -> None:
 
 
 class _Facade(Facade):
-    __slots__ = ()
+    # of a base that all have in common, since an object changes its class only where both keep their slots in one place
+    __slots__ = SLOTS
 
     @property
     def forward(self) -> Callable[..., Any]:

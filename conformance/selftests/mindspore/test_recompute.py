@@ -159,3 +159,15 @@ def test_custom_functions_in_a_region():
     block = unigrad.wrap(nn.Dense(6, 6))
     run = unigrad.checkpoint(lambda x: Square.apply(ops.tanh(block(x))), blocks=[block])
     same(differentiate(block, lambda x: Square.apply(ops.tanh(block(x)))), differentiate(block, run))
+
+
+def test_a_cell_with_slots_is_refused_as_they_could_not_be_shared():
+    class Slotted(nn.Cell):
+        __slots__ = ("factor",)
+
+        def construct(self, x):
+            return x * self.factor
+
+    cell = Slotted()
+    with pytest.raises(UnsupportedError, match=r"Slotted declares __slots__.*unigrad\.checkpoint\(function"):
+        unigrad.checkpoint(cell)

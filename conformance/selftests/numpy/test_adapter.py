@@ -269,3 +269,18 @@ def test_random_states_move_as_bytes(kind):
         rng.from_portable(portable[:-3])
     with pytest.raises(ValueError, match="not the state"):
         rng.from_portable(np.frombuffer(b"{}", np.uint8))
+
+
+def test_a_facade_hides_no_member_of_the_model_and_has_shallow_copies():
+    plain = nn.Sequential(nn.Dense(2, 2))
+    plain.plain, plain.run = nn.Dense(2, 2), nn.Dense(2, 2)
+    calls = []
+    made = block.facade(plain, lambda forward, *args: (calls.append(args), forward(*args))[1])
+    assert made.plain is plain.plain
+    assert made.run is plain.run
+    twin = copy.copy(made)
+    assert twin[0] is plain[0]
+    twin(Tensor(np.ones((2, 2), np.float32)))
+    assert len(calls) == 1
+    twin.enabled = False
+    assert made.enabled

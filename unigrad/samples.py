@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["LAYER_KINDS", "Bench", "NoSampleError", "Operations", "Samples"]
+__all__ = ["LAYER_KINDS", "Accuracy", "Bench", "NoSampleError", "Operations", "Samples"]
 
 LAYER_KINDS: Mapping[str, tuple[str, ...]] = {
     "dense": ("weight", "bias"),
@@ -48,6 +49,23 @@ by ``numpy.random.default_rng(seed).standard_normal`` and divided by the root of
 
 class NoSampleError(Exception):
     """The backend has no sample of this kind; the test's cell in the matrix reads 'no sample'."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far an elementary function of the framework is from the mathematics.
+
+    Parameters
+    ----------
+    error
+        Largest error of its values and of its derivative for arguments up to 10, relative to the true value, or to one where that is
+        smaller. The suite measures it: more than is stated fails, and so does less than a quarter of it.
+    reason
+        Why, in one sentence without a full stop; it stands in the report.
+    """
+
+    error: float
+    reason: str
 
 
 class Operations(Protocol):
@@ -118,6 +136,10 @@ class Samples(Protocol):
 
     A backend with another engine than the pure one also has ``engines``: the name of each -> a function that takes a native model and
     returns one of the same parameters that needs it.
+
+    A backend whose framework computes an elementary function (``exp log sqrt tanh sin cos sigmoid gelu``) less exactly than to some units
+    in the last place also has ``accuracy``: name of the dtype -> name of the function -> :class:`Accuracy`. What a test records
+    after it used such a function may differ from another backend's by that error more.
     """
 
     operations: Operations

@@ -148,7 +148,7 @@ DAMAGE = {
     "cut": (lambda folder: (folder / "fake.json").write_text('{"format": 1, "res'), "cannot be read"),
     "no arrays": (lambda folder: (folder / "fake.npz").unlink(), "cannot be read"),
     "other arrays": (lambda folder: (folder / "fake.npz").write_bytes(b"x"), "is not the file that was written"),
-    "other version": (_other_version, "has format 99; this unigrad reads format 2"),
+    "other version": (_other_version, "has format 99; this unigrad reads format 3"),
     "other file": (lambda folder: (folder / "fake.json").write_text("[]"), "is not a file of results"),
     "holes": (lambda folder: (folder / "fake.json").write_text('{"format": 2}'), "is not the file that was written"),
 }

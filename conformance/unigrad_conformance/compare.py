@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,17 @@ import numpy.typing as npt
 from unigrad_conformance.observations import Observation
 from unigrad_conformance.results import Session
 
-__all__ = ["REFERENCE", "Agreement", "Comparison", "Difference", "Measured", "agreements", "compare", "measured"]
+__all__ = [
+    "REFERENCE",
+    "Agreement",
+    "Comparison",
+    "Difference",
+    "Measured",
+    "agreements",
+    "compare",
+    "measured",
+    "widened_of",
+]
 
 REFERENCE = "numpy"
 """Name of the backend with which all others are compared."""
@@ -78,6 +89,12 @@ class Measured:
         return only
 
     @property
+    def reason(self) -> str:
+        """Why the bound is what it is, with what a backend states of the functions behind the value."""
+        widened = [one.widened for one in (self.left, self.right) if one is not None and one.widened]
+        return "; ".join([self.known.reason, *widened])
+
+    @property
     def choice(self) -> bool:
         """Whether no derivative exists here (clause X2)."""
         return any(one is not None and one.choice for one in (self.left, self.right))
@@ -97,6 +114,8 @@ class Agreement:
         Largest ratio of difference to bound of the observations that are no choices, and where.
     differences
         What differs, in the order of the tests.
+    widened
+        Why bounds are wider, by what a backend states of its elementary functions, and of how many observations.
     """
 
     backend: str
@@ -105,6 +124,7 @@ class Agreement:
     worst: float
     worst_at: str
     differences: tuple[Difference, ...]
+    widened: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def faults(self) -> list[Difference]:
@@ -192,12 +212,21 @@ def measured(reference: Session, session: Session) -> Iterator[Measured]:
             yield Measured(result.id, name, left.get(name), right.get(name), found)
 
 
+def widened_of(found: Iterable[Measured]) -> dict[str, int]:
+    """Return why bounds are wider -> of how many observations, the most frequent first."""
+    reasons = (one.widened for each in found for one in (each.left, each.right) if one is not None and one.widened)
+    return dict(Counter(reasons).most_common())
+
+
 def _agreement(reference: Session, session: Session) -> Agreement:
     compared, worst, worst_at, differences = 0, 0.0, "", []
-    for one in measured(reference, session):
+    found = list(measured(reference, session))
+    for one in found:
         compared += 1
         if one.comparison.label:
-            differences.append(Difference(one.test, one.name, one.comparison, one.known.reason, one.choice))
+            differences.append(Difference(one.test, one.name, one.comparison, one.reason, one.choice))
         if not one.choice and one.comparison.ratio > worst:
             worst, worst_at = one.comparison.ratio, f"{one.test} {one.name}"
-    return Agreement(session.backend, reference.backend, compared, worst, worst_at, tuple(differences))
+    return Agreement(
+        session.backend, reference.backend, compared, worst, worst_at, tuple(differences), widened_of(found)
+    )

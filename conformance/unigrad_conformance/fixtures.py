@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import unigrad
 from unigrad.protocols import Backend, Guarantee
+from unigrad_conformance.accuracy import Noted, faults
 from unigrad_conformance.observations import Observation, observe
 
 __all__ = ["BACKEND", "OBSERVED", "Record", "backend", "guarantee", "record", "samples"]
@@ -27,11 +29,14 @@ class Record:
         The backend, to turn native tensors into arrays.
     observed
         List that takes the observations.
+    samples
+        The samples that the test uses, which tell the functions behind its values; None for a test without.
     """
 
-    def __init__(self, backend: Backend, observed: list[Observation]) -> None:
+    def __init__(self, backend: Backend, observed: list[Observation], samples: Noted | None = None) -> None:
         self._backend = backend
         self._observed = observed
+        self._samples = samples
 
     def __call__(
         self,
@@ -46,6 +51,8 @@ class Record:
         choice: bool = False,
     ) -> None:
         """Record one value; another backend's must lie within ``factor * eps(dtype) * terms * scale``.
+
+        The bound is wider by the error of the least accurate elementary function that the test has used, if the backend states one.
 
         Parameters
         ----------
@@ -85,9 +92,19 @@ class Record:
             raise ValueError(f"{name!r} was already recorded in this test")
         if self._backend.block.is_tensor(value):
             value = self._backend.block.to_numpy(value)
-        self._observed.append(
-            observe(name, value, terms=terms, factor=factor, scale=scale, dtype=dtype, reason=reason, choice=choice)
+        made = observe(name, value, terms=terms, factor=factor, scale=scale, dtype=dtype, reason=reason, choice=choice)
+        self._observed.append(self._widened(made))
+
+    def _widened(self, made: Observation) -> Observation:
+        found = self._samples.least_accurate(made.dtype) if self._samples is not None and made.terms else None
+        if found is None:
+            return made
+        function, accuracy = found
+        why = (
+            f"wider by {accuracy.error:.2g} of the largest value: {function} in {made.dtype} on {self._backend.spec.name}, "
+            f"{accuracy.reason}"
         )
+        return replace(made, error=accuracy.error, widened=why)
 
 
 @pytest.fixture(scope="session")
@@ -98,22 +115,27 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(scope="session")
 def samples(backend: Backend) -> Any:
-    """Return the module ``samples`` of the backend; see ``unigrad.samples.Samples``."""
+    """Return the module ``samples`` of the backend, noting what is used; see ``unigrad.samples.Samples``."""
     name = f"{backend.spec.package}.samples"
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-    pytest.fail(
-        f"backend {backend.spec.name!r} has no module {name}, from which the suite takes its models", pytrace=False
-    )
+        pytest.fail(
+            f"backend {backend.spec.name!r} has no module {name}, from which the suite takes its models", pytrace=False
+        )
+    wrong = faults(module)
+    if wrong:
+        pytest.fail(f"{name}.accuracy: {'; '.join(wrong)}", pytrace=False)
+    return Noted(module)
 
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest, backend: Backend) -> Record:
     """Return the callable that records observations; see :class:`Record`."""
-    return Record(backend, request.node.stash.setdefault(OBSERVED, []))
+    noted = request.getfixturevalue("samples") if "samples" in request.fixturenames else None
+    return Record(backend, request.node.stash.setdefault(OBSERVED, []), noted)
 
 
 @pytest.fixture
@@ -131,6 +153,13 @@ def guarantee(backend: Backend) -> Callable[[Guarantee], str]:
         return stated
 
     return declared
+
+
+@pytest.fixture(autouse=True)
+def _nothing_used(request: pytest.FixtureRequest) -> None:
+    """Start every test with no elementary function noted."""
+    if "samples" in request.fixturenames:
+        request.getfixturevalue("samples").used.clear()
 
 
 @pytest.fixture(autouse=True)

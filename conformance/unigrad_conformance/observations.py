@@ -36,11 +36,14 @@ class Observation:
     dtype
         Name of the dtype whose epsilon bounds the difference; bfloat16 values are stored as float32.
     terms, factor, scale
-        The bound is ``factor * eps(dtype) * terms * scale``; scale is the largest finite absolute value unless given.
+        The bound is ``(factor * eps(dtype) * terms + error) * scale``; scale is the largest finite absolute value unless given.
     reason
         Why ``terms`` and ``factor`` are what they are.
     choice
         Whether the derivative does not exist here, so that a difference is flagged and is no failure.
+    error, widened
+        Error that the backend states of an elementary function which the test used, and why the bound is wider by it; 0 and an empty text
+        for none.
     """
 
     name: str
@@ -52,11 +55,13 @@ class Observation:
     scale: float
     reason: str
     choice: bool = False
+    error: float = 0.0
+    widened: str = ""
 
     @property
     def bound(self) -> float:
         """Largest allowed absolute difference per element; 0 for exact values."""
-        return self.factor * EPSILON.get(self.dtype, 0.0) * self.terms * self.scale
+        return (self.factor * EPSILON.get(self.dtype, 0.0) * self.terms + self.error) * self.scale
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data without the array."""
@@ -70,12 +75,14 @@ class Observation:
             "scale": self.scale,
             "reason": self.reason,
             "choice": self.choice,
+            "error": self.error,
+            "widened": self.widened,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], array: npt.NDArray[Any] | None = None) -> Observation:
         """Return the observation of which ``to_json`` made ``data``."""
-        fields = ("name", "exact", "dtype", "terms", "factor", "scale", "reason", "choice")
+        fields = ("name", "exact", "dtype", "terms", "factor", "scale", "reason", "choice", "error", "widened")
         return cls(array=array, **{field: data[field] for field in fields})
 
 

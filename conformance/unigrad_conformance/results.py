@@ -36,7 +36,7 @@ __all__ = [
     "session_to_json",
 ]
 
-FORMAT = 2
+FORMAT = 3
 NAME = r"\w[\w.-]*"
 """What the name of a backend looks like, so that it is the name of a file, too."""
 OUTCOMES = ("passed", "refused", "known failure", "no sample", "failed")
@@ -239,10 +239,10 @@ _RESULT: dict[str, Any] = {
     "observations": list,
 }
 _OBSERVATION: dict[str, Any] = {
-    **dict.fromkeys(("name", "kind", "dtype", "reason"), str),
+    **dict.fromkeys(("name", "kind", "dtype", "reason", "widened"), str),
     "exact": object,
     "terms": int,
-    **dict.fromkeys(("factor", "scale"), float),
+    **dict.fromkeys(("factor", "scale", "error"), float),
     "choice": bool,
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unigrad_conformance.compare import REFERENCE, Measured, measured
+from unigrad_conformance.compare import REFERENCE, Measured, measured, widened_of
 from unigrad_conformance.observations import Observation
 from unigrad_conformance.page.chart import Bar, bars
 from unigrad_conformance.page.text import shorten
@@ -56,6 +56,8 @@ class Compared:
         Number of observations where no derivative exists.
     chosen
         The choices that differ.
+    widened
+        Why bounds are wider, by what a backend states of its elementary functions, and of how many observations.
     """
 
     session: int
@@ -70,6 +72,7 @@ class Compared:
     largest: list[Observed]
     choices: int
     chosen: list[Observed]
+    widened: dict[str, int]
 
 
 def compared_of(sessions: Sequence[Session]) -> list[Compared]:
@@ -104,6 +107,7 @@ def _compared(index: int, found: Sequence[Measured]) -> Compared:
         largest=[_observed(one) for one in near[:_LARGEST]],
         choices=len(choices),
         chosen=[_observed(one) for one in choices if one.comparison.label],
+        widened=widened_of(found),
     )
 
 
@@ -122,7 +126,7 @@ def _observed(one: Measured) -> Observed:
         f"{found.size:.3g}" if sized else "",
         f"{found.bound:.3g}" if sized else "",
         shorten(" ".join(filter(None, ("" if sized else found.label, where))), _MOST_CHARACTERS),
-        one.known.reason,
+        one.reason,
         _value(one.left, found.where),
         _value(one.right, found.where),
     )

@@ -61,9 +61,9 @@ class CheckpointRegion:
         self._verify = verify
         self.parameters: list[Any] = []
         self.places: list[Entry] = []
+        self.buffers: list[Entry] = []
         self._marks: list[tuple[Any, bool]] = []
         self._versions: list[tuple[str, Any, Any]] = []
-        self._entries: list[Entry] = []
         self._buffers: list[Any] = []
         self._chosen: list[tuple[Memory, bool | None, set[str]]] = []
         self._models: list[Any] = []
@@ -94,7 +94,7 @@ class CheckpointRegion:
         ]
         self._versions += [(name, tensor, primitive.version(tensor)) for name, tensor in named]
         entries = places(blocks)
-        self._entries += entries
+        self.buffers += entries
         self._buffers += copies(self._backend, [entry.tensor for entry in entries])
         parts = [part for block in blocks for _, part in block.parts()]
         self._chosen += [(part.memory, part.memory.training, set(part.memory.frozen_buffers)) for part in parts]
@@ -131,7 +131,7 @@ class CheckpointRegion:
         live_marks = [(tensor, not mark) for tensor, mark in self._marks if primitive.trainable(tensor) != mark]
         live_chosen = [(memory, memory.training, memory.frozen_buffers) for memory, _, _ in self._chosen]
         live_modes = [primitive.modes(model) for model in self._models]
-        live_buffers = primitive.swap(self._entries, copies(self._backend, self._buffers))
+        live_buffers = primitive.swap(self.buffers, copies(self._backend, self._buffers))
         try:
             # What was frozen or unfrozen since would save other values.
             for tensor, mark in live_marks:
@@ -147,7 +147,7 @@ class CheckpointRegion:
                 primitive.set_trainable(tensor, mark)
             for memory, training, frozen in live_chosen:
                 memory.training, memory.frozen_buffers = training, frozen
-            primitive.swap(self._entries, live_buffers)
+            primitive.swap(self.buffers, live_buffers)
             for model, modes in zip(self._models, live_modes, strict=True):
                 primitive.set_modes(model, modes)
             live_random.restore()

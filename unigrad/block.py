@@ -12,7 +12,7 @@ from unigrad import state as portable
 from unigrad.errors import ArgumentTypeError, NotBuiltError, UnsupportedError
 from unigrad.freezing import Rules
 from unigrad.frozen import Frozen
-from unigrad.protocols import Backend, BlockModule, Structure
+from unigrad.protocols import ArraysModule, Backend, Structure
 from unigrad.table import Table, table_of
 
 __all__ = ["Block", "Memory"]
@@ -210,7 +210,7 @@ class Block:
             (self.memory.frozen_buffers.add if frozen else self.memory.frozen_buffers.discard)(name)
             return
         tensor = table.parameters[name]
-        if primitive.trainable(tensor) if frozen else _can_train(primitive, tensor):
+        if primitive.trainable(tensor) if frozen else _can_train(self.backend.arrays, tensor):
             primitive.set_trainable(tensor, not frozen)
 
     def unfreeze(self, pattern: str = "*") -> Block:
@@ -329,5 +329,5 @@ class Block:
         )
 
 
-def _can_train(primitive: BlockModule, tensor: Any) -> bool:
+def _can_train(primitive: ArraysModule, tensor: Any) -> bool:
     return primitive.is_floating(tensor) or primitive.dtype(tensor).startswith("complex")

@@ -38,7 +38,7 @@ def copies(backend: Backend, tensors: Iterable[Any]) -> list[Any]:
     found = []
     for tensor in tensors:
         if id(tensor) not in made:
-            copy = None if tensor is None else backend.block.clone(tensor)
+            copy = None if tensor is None else backend.arrays.clone(tensor)
             if copy is not None and backend.block.trainable(tensor):
                 backend.block.set_trainable(copy, True)
             made[id(tensor)] = copy
@@ -50,4 +50,4 @@ def differs(backend: Backend, left: Any, right: Any) -> bool:
     """Whether two contents of a place differ."""
     if left is None or right is None:
         return left is not right
-    return not backend.block.equal(left, right)
+    return not backend.arrays.equal(left, right)

@@ -227,7 +227,7 @@ def common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str,
             backend = backend_of(leaf)
         except (ArgumentTypeError, TypeError):
             continue
-        if backend.block.is_tensor(leaf):
+        if backend.arrays.is_tensor(leaf):
             found[backend.spec.name] = backend
     if len(found) > 1:
         raise BackendMismatchError(
@@ -317,7 +317,7 @@ def _build(
             for entry in block.structure().buffers:
                 if entry.tensor is not None and (id(entry.owner), entry.key) not in known:
                     known.add((id(entry.owner), entry.key))
-                    fresh.append((entry, primitive.clone(entry.tensor)))
+                    fresh.append((entry, backend.arrays.clone(entry.tensor)))
 
     undo = [primitive.on_built(block.inner, built) for block in blocks if block.inner is not None]
     live = primitive.swap(entries, copies(backend, [entry.tensor for entry in entries]))

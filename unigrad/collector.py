@@ -256,11 +256,11 @@ class GradientCollector:
     def gradients_or_zeros(self) -> Mapping[str, Any]:
         """Return gradients of all parameters that are not frozen, zeros of exact shape and dtype where no loss depended on them."""
         found = self.gradients
-        primitive = self.backend.block
+        trainable = self.backend.block.trainable
         return {
-            name: found[name] if name in found else primitive.zeros(tensor)
+            name: found[name] if name in found else self.backend.arrays.zeros(tensor)
             for name, tensor in self.block.parameters.items()
-            if name in found or primitive.trainable(tensor)
+            if name in found or trainable(tensor)
         }
 
     @property
@@ -297,8 +297,8 @@ class GradientCollector:
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"a watched tensor has a non-empty string as name, not {name!r}")
         require_tensor(self.backend, tensor, "watch takes a tensor")
-        dtype = self.backend.block.dtype(tensor)
-        if not self.backend.block.is_floating(tensor):
+        dtype = self.backend.arrays.dtype(tensor)
+        if not self.backend.arrays.is_floating(tensor):
             raise ArgumentTypeError(f"only tensors of floating dtype have gradients; {name!r} is {dtype}")
         if dtype not in self.backend.spec.dtypes:
             known = ", ".join(self.backend.spec.dtypes)
@@ -481,12 +481,12 @@ class GradientCollector:
         if not maximum > 0:
             raise ArgumentError(f"clip_by_global_norm takes a positive norm, not {maximum!r}")
         self._resolve()
-        factor = self.backend.block.clip_factor(list(self.gradients.values()), float(maximum))
+        factor = self.backend.arrays.clip_factor(list(self.gradients.values()), float(maximum))
         self._multiply(factor, (self._store,))
 
     def _multiply(self, factor: Any, stores: Sequence[Store]) -> None:
         scaled = [
-            {name: self.backend.block.scale(value, factor) for name, value in store.values.items()} for store in stores
+            {name: self.backend.arrays.scale(value, factor) for name, value in store.values.items()} for store in stores
         ]
         for store, values in zip(stores, scaled, strict=True):
             store.values = values

@@ -95,7 +95,7 @@ class Store:
 
     def add(self, new: Mapping[str, Any], weight: float | None) -> dict[str, Any]:
         """Return the sums with ``new`` (times ``weight``) added; half precision is added in float32."""
-        block = self.backend.block
+        arrays = self.backend.arrays
         out = dict(self.values)
         halves = dict(self.halves)
         for name, value in new.items():
@@ -104,29 +104,29 @@ class Store:
             if old is None and weight is None:
                 out[name] = value
                 continue
-            dtype = block.dtype(value)
+            dtype = arrays.dtype(value)
             if dtype in HALF:
                 halves[name] = dtype
                 dtype = "float32"
-                value = block.cast(value, dtype)
+                value = arrays.cast(value, dtype)
             if weight is not None:
-                value = block.scale(value, weight)
+                value = arrays.scale(value, weight)
             # The model may have been converted since: the sum has the dtype that the parameter has now.
-            out[name] = value if old is None else block.add(block.cast(old, dtype), value)
+            out[name] = value if old is None else arrays.add(arrays.cast(old, dtype), value)
         self.halves = halves
         return out
 
     def view(self, divisor: float | None) -> Gradients:
         """Return the mapping to hand out, divided by the total weight if there is one."""
-        block = self.backend.block
-        snapshot, halves = block.snapshot, self.halves
+        arrays = self.backend.arrays
+        snapshot, halves = arrays.snapshot, self.halves
         if divisor is None and not self.connected and not halves:
             return Gradients(self.values, snapshot)
         factor = 1.0 if divisor is None else 1.0 / divisor
         plain = divisor is None and not self.connected
 
         def convert(name: str, stored: Any) -> Any:
-            value = snapshot(stored) if plain else block.scale(stored, factor)
-            return block.cast(value, halves[name]) if name in halves else value
+            value = snapshot(stored) if plain else arrays.scale(stored, factor)
+            return arrays.cast(value, halves[name]) if name in halves else value
 
         return Gradients(self.values, snapshot, convert)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unigrad.protocols import (
+    ArraysModule,
     Backend,
     BlockModule,
     CheckpointModule,
@@ -23,6 +24,7 @@ __all__ = ["MODULES", "check_interface"]
 
 MODULES: Mapping[str, type] = {
     "block": BlockModule,
+    "arrays": ArraysModule,
     "tape": TapeModule,
     "checkpoint": CheckpointModule,
     "rng": RngModule,

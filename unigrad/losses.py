@@ -26,7 +26,7 @@ def check_losses(backend: Backend, loss: Any, cotangent: Any) -> tuple[list[Any]
     LossError
         For a loss of several elements without a cotangent, or a cotangent of another shape or dtype.
     """
-    if cotangent is None and backend.block.is_tensor(loss) and math.prod(backend.block.shape(loss)) == 1:
+    if cotangent is None and backend.arrays.is_tensor(loss) and math.prod(backend.arrays.shape(loss)) == 1:
         return [loss], [None]
     several = isinstance(loss, list | tuple)
     losses = list(loss) if several else [loss]
@@ -37,11 +37,11 @@ def check_losses(backend: Backend, loss: Any, cotangent: Any) -> tuple[list[Any]
             "for a list of losses, cotangent is a list of the same length (None where the loss has one element)"
         )
     cotangents = (list(cotangent) if several else [cotangent]) if cotangent is not None else [None] * len(losses)
-    block = backend.block
+    arrays = backend.arrays
     for index, (value, vector) in enumerate(zip(losses, cotangents, strict=True)):
         which = f"loss {index} of the list" if several else "the loss"
         require_tensor(backend, value, f"{which} is to be a tensor")
-        shape = block.shape(value)
+        shape = arrays.shape(value)
         if vector is None:
             if math.prod(shape) != 1:
                 raise LossError(
@@ -49,16 +49,16 @@ def check_losses(backend: Backend, loss: Any, cotangent: Any) -> tuple[list[Any]
                 )
             continue
         require_tensor(backend, vector, f"the cotangent of {which} is to be a tensor")
-        if block.shape(vector) != shape:
-            raise LossError(f"the cotangent of {which} has shape {block.shape(vector)}, the loss has {shape}")
-        if block.dtype(vector) != block.dtype(value):
-            raise LossError(f"the cotangent of {which} is {block.dtype(vector)}, the loss is {block.dtype(value)}")
+        if arrays.shape(vector) != shape:
+            raise LossError(f"the cotangent of {which} has shape {arrays.shape(vector)}, the loss has {shape}")
+        if arrays.dtype(vector) != arrays.dtype(value):
+            raise LossError(f"the cotangent of {which} is {arrays.dtype(vector)}, the loss is {arrays.dtype(value)}")
     return losses, cotangents
 
 
 def require_tensor(backend: Backend, obj: Any, what: str) -> None:
     """Raise unless ``obj`` is a tensor of the backend; ``what`` begins the message."""
-    if backend.block.is_tensor(obj):
+    if backend.arrays.is_tensor(obj):
         return
     if isinstance(obj, bool | int | float | complex | np.generic):
         raise ArgumentTypeError(f"{what}, not the number {obj!r}, which has no graph (was it read out with item()?)")

@@ -134,7 +134,7 @@ class Parts(Rerun):
         ranges = [(start, min(start + self.size, batch)) for start in range(0, batch, self.size)]
 
         def part(start: int, stop: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            narrow = backend.block.narrow
+            narrow = backend.arrays.narrow
             cut = [
                 narrow(leaf, self.axis, start, stop) if yes else leaf for leaf, yes in zip(leaves, split, strict=True)
             ]
@@ -184,12 +184,12 @@ class Parts(Rerun):
             )
         split = []
         for label, value in labelled:
-            split += [backend.block.is_tensor(leaf) and label not in self.whole for leaf in tree.flatten(value)[0]]
+            split += [backend.arrays.is_tensor(leaf) and label not in self.whole for leaf in tree.flatten(value)[0]]
         assert len(split) == len(leaves)  # the same leaves, argument by argument
         return split
 
     def _batch(self, backend: Backend, leaves: list[Any], layout: tree.Layout, split: list[bool]) -> int:
-        shape = backend.block.shape
+        shape = backend.arrays.shape
         sizes: dict[str, int] = {}
         for path, leaf, yes in zip(layout.paths("argument"), leaves, split, strict=True):
             if not yes:
@@ -239,15 +239,15 @@ class Parts(Rerun):
         batch: int,
     ) -> None:
         """Change each half of a small batch in turn: the outputs of the other half must keep their bits."""
-        block = backend.block
+        arrays = backend.arrays
         half = min(self.size, batch // 2)
         halves = ((0, half), (half, 2 * half))
 
         def other(leaf: Any, part: Any) -> Any:
             """Return other samples of the same kind in place of a half."""
-            one = block.narrow(leaf, self.axis, 0, 1)
-            twin = block.concat([one] * half, self.axis)
-            return block.scale(part, 2.0) if block.equal(twin, part) and block.is_floating(leaf) else twin
+            one = arrays.narrow(leaf, self.axis, 0, 1)
+            twin = arrays.concat([one] * half, self.axis)
+            return arrays.scale(part, 2.0) if arrays.equal(twin, part) and arrays.is_floating(leaf) else twin
 
         def run(changed: int | None) -> dict[str, Any]:
             made = []
@@ -255,18 +255,18 @@ class Parts(Rerun):
                 if not yes:
                     made.append(leaf)
                     continue
-                parts = [block.narrow(leaf, self.axis, *bounds) for bounds in halves]
+                parts = [arrays.narrow(leaf, self.axis, *bounds) for bounds in halves]
                 if changed is not None:
                     parts[changed] = other(leaf, parts[changed])
-                made.append(block.concat(parts, self.axis))
+                made.append(arrays.concat(parts, self.axis))
             args, kwargs = tree.unflatten(layout, made, like)
             with _Untouched(backend, blocks), backend.tape.no_record():
                 found, nesting = tree.flatten(function(*args, **kwargs))
                 outputs = {}
                 for path, item in zip(nesting.paths("output"), found, strict=True):
-                    if block.is_tensor(item) and self._rule(path, len(block.shape(item))) is None:
-                        self._require_batch(path, block.shape(item), 2 * half)
-                        outputs[path] = block.clone(item)
+                    if arrays.is_tensor(item) and self._rule(path, len(arrays.shape(item))) is None:
+                        self._require_batch(path, arrays.shape(item), 2 * half)
+                        outputs[path] = arrays.clone(item)
                 return outputs
 
         before = run(None)
@@ -275,8 +275,8 @@ class Parts(Rerun):
             if before.keys() != after.keys():
                 raise _coupled("the nesting of the outputs", "changes when only some samples change")
             for path in before:
-                left, right = (block.narrow(found[path], self.axis, *halves[kept]) for found in (before, after))
-                if not block.equal(left, right):
+                left, right = (arrays.narrow(found[path], self.axis, *halves[kept]) for found in (before, after))
+                if not arrays.equal(left, right):
                     raise _coupled(path, "changes for some samples when only other samples change")
 
     def _tell_axes_apart(
@@ -291,12 +291,12 @@ class Parts(Rerun):
 
         The state of a recurrent layer of as many layers as a part has samples would else be joined along its layers.
         """
-        block = backend.block
+        arrays = backend.arrays
         found, nesting = tree.flatten(outputs)
         doubtful = set()
         for path, item in zip(nesting.paths("output"), found, strict=True):
-            if block.is_tensor(item) and self._rule(path, len(block.shape(item))) is None:
-                shape = tuple(block.shape(item))
+            if arrays.is_tensor(item) and self._rule(path, len(arrays.shape(item))) is None:
+                shape = tuple(arrays.shape(item))
                 if shape.count(self.size) > 1 and (path, shape) not in self.settled:
                     doubtful.add((path, shape))
         if not doubtful:
@@ -309,9 +309,9 @@ class Parts(Rerun):
         except Exception:  # a function may take parts of this length only; its other parts have run
             return
         shapes = {
-            path: tuple(block.shape(item))
+            path: tuple(arrays.shape(item))
             for path, item in zip(nesting.paths("output"), found, strict=True)
-            if block.is_tensor(item)
+            if arrays.is_tensor(item)
         }
         for path, _ in doubtful:
             if path in shapes:
@@ -346,8 +346,8 @@ class Parts(Rerun):
         return tree.unflatten(layout, merged, outputs[0])
 
     def _join(self, backend: Backend, path: str, values: tuple[Any, ...], sizes: list[int]) -> Any:
-        block = backend.block
-        if not block.is_tensor(values[0]):
+        arrays = backend.arrays
+        if not arrays.is_tensor(values[0]):
             if isinstance(values[0], ONCE) and all(
                 type(value) is type(values[0]) and (value == values[0] or (value != value and values[0] != values[0]))
                 for value in values
@@ -356,12 +356,12 @@ class Parts(Rerun):
             raise ArgumentError(
                 f"{path} is {values[0]!r} in the first part and differs in others; return a tensor, or the same value"
             )
-        rule = self._rule(path, len(block.shape(values[0])))
+        rule = self._rule(path, len(arrays.shape(values[0])))
         if rule is not None:
             return self._combine(backend, rule, list(values), sizes)
         for value, size in zip(values, sizes, strict=True):
-            self._require_batch(path, block.shape(value), size)
-        return values[0] if len(values) == 1 else block.concat(list(values), self.axis)
+            self._require_batch(path, arrays.shape(value), size)
+        return values[0] if len(values) == 1 else arrays.concat(list(values), self.axis)
 
     def _rule(self, path: str, dimensions: int) -> Any:
         if isinstance(self.combine, Mapping):
@@ -375,13 +375,13 @@ class Parts(Rerun):
     def _combine(backend: Backend, rule: Any, values: list[Any], sizes: list[int]) -> Any:
         if callable(rule):
             return rule(values)
-        block = backend.block
+        arrays = backend.arrays
         total = sum(sizes)
         if rule == "mean":
-            values = [block.scale(value, size / total) for value, size in zip(values, sizes, strict=True)]
+            values = [arrays.scale(value, size / total) for value, size in zip(values, sizes, strict=True)]
         joined = values[0]
         for value in values[1:]:
-            joined = block.add(joined, value)
+            joined = arrays.add(joined, value)
         return joined
 
 
@@ -450,6 +450,6 @@ class _Guard:
             return
         for tensor, value in zip(originals, self.values, strict=True):
             if value is not None:
-                block.assign(tensor, block.to_numpy(value))
+                self.backend.arrays.assign(tensor, self.backend.arrays.to_numpy(value))
         self.random.restore()
         raise _coupled(moved[0], "is a buffer that the forward changes")

@@ -102,13 +102,13 @@ class Optimizer:
             If a name is not the block's, or a shape is not the parameter's; nothing has moved.
         """
         table = self.block.table()
-        shape = self.backend.block.shape
+        shape = self.backend.arrays.shape
         by_id: dict[int, Any] = {}
         for name, gradient in gradients.items():
             tensor = table.parameters.get(table.aliases.get(name, name))
             if tensor is None:
                 raise ArgumentError(f"the block has no parameter {name!r}; it has: {', '.join(table.parameters)}")
-            if not self.backend.block.is_tensor(gradient) or shape(gradient) != shape(tensor):
+            if not self.backend.arrays.is_tensor(gradient) or shape(gradient) != shape(tensor):
                 raise ArgumentError(f"the gradient of {name!r} is to be a tensor of shape {shape(tensor)}")
             by_id[id(tensor)] = gradient
         self.step_by_id(by_id)

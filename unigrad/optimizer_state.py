@@ -23,7 +23,7 @@ def collect(
     backend: Backend, native: Any, batches: Sequence[Sequence[tuple[str, Any]]]
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the state of a native optimizer and of the parameters that it serves, in the order in which it got them."""
-    shape, state_of = backend.block.shape, backend.optimizer.state_of
+    shape, state_of = backend.arrays.shape, backend.optimizer.state_of
     described = {
         "optimizer": type(native).__qualname__ if native is not None else None,
         # Each time that parameters were added may have made a group of settings, so loading repeats it.
@@ -36,8 +36,8 @@ def collect(
         for key, value in state_of(native, tensor).items():
             if value is None:
                 continue
-            if backend.block.is_tensor(value):
-                value = backend.block.to_numpy(value)
+            if backend.arrays.is_tensor(value):
+                value = backend.arrays.to_numpy(value)
             if "/" in key or not isinstance(value, bool | int | float | np.ndarray | np.generic):
                 whose = f"of {name!r}" if name else "of the whole"
                 raise UnsupportedError(
@@ -98,8 +98,8 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
             tensor = table.parameters.get(name)
             if tensor is None:
                 faults.append(f"{name}: the block has no such parameter")
-            elif backend.block.shape(tensor) != wanted:
-                faults.append(f"{name}: shape {wanted}, the block has {backend.block.shape(tensor)}")
+            elif backend.arrays.shape(tensor) != wanted:
+                faults.append(f"{name}: shape {wanted}, the block has {backend.arrays.shape(tensor)}")
             elif name in names:
                 faults.append(f"{name}: served twice")
             else:

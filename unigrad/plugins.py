@@ -40,6 +40,7 @@ from unigrad.errors import (
 )
 from unigrad.interface import MODULES, check_interface
 from unigrad.protocols import (
+    ArraysModule,
     Backend,
     BackendSpec,
     BlockModule,
@@ -74,6 +75,7 @@ class LoadedBackend:
     spec: BackendSpec
     version: str
     block: BlockModule = field(repr=False)
+    arrays: ArraysModule = field(repr=False)
     tape: TapeModule = field(repr=False)
     checkpoint: CheckpointModule = field(repr=False)
     rng: RngModule = field(repr=False)
@@ -331,7 +333,7 @@ def _refuse_rivals(backend: LoadedBackend, obj: object) -> None:
             )
 
 
-_ASKED = (("block", "is_model"), ("block", "is_tensor"), ("optimizer", "is_optimizer"), ("rng", "is_generator"))
+_ASKED = (("block", "is_model"), ("arrays", "is_tensor"), ("optimizer", "is_optimizer"), ("rng", "is_generator"))
 
 
 def _knows(backend: LoadedBackend, obj: object) -> bool:

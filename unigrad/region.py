@@ -92,7 +92,7 @@ class CheckpointRegion:
             for entry in block.structure().parameters
             if entry.owner is not None and entry.tensor is not None
         ]
-        self._versions += [(name, tensor, primitive.version(tensor)) for name, tensor in named]
+        self._versions += [(name, tensor, self._backend.arrays.version(tensor)) for name, tensor in named]
         entries = places(blocks)
         self.buffers += entries
         self._buffers += copies(self._backend, [entry.tensor for entry in entries])
@@ -153,7 +153,7 @@ class CheckpointRegion:
             live_random.restore()
 
     def _changed(self) -> list[str]:
-        version_of = self._backend.block.version
+        version_of = self._backend.arrays.version
         return [name for name, tensor, version in self._versions if version_of(tensor) != version]
 
     def finish(self, outputs: Any) -> None:
@@ -164,13 +164,11 @@ class CheckpointRegion:
             self._values = [self._describe(leaf, keep=self._verify == "full") for leaf in leaves]
 
     def _describe(self, leaf: Any, keep: bool) -> _Value:
-        primitive = self._backend.block
-        if not primitive.is_tensor(leaf):
+        arrays = self._backend.arrays
+        if not arrays.is_tensor(leaf):
             return _Value(type(leaf).__name__, mark=leaf if isinstance(leaf, PLAIN) else None)
         mark = self._backend.checkpoint.fingerprint(leaf) if self._verify is True else None
-        return _Value(
-            "tensor", primitive.shape(leaf), primitive.dtype(leaf), mark, primitive.clone(leaf) if keep else None
-        )
+        return _Value("tensor", arrays.shape(leaf), arrays.dtype(leaf), mark, arrays.clone(leaf) if keep else None)
 
     def check(self, outputs: Any) -> None:
         """Raise ``RecomputeMismatchError`` unless the outputs are those of the forward."""
@@ -184,7 +182,7 @@ class CheckpointRegion:
                     raise self._mismatch(
                         path, f"{old.kind} {old.dtype} {old.shape}", f"{new.kind} {new.dtype} {new.shape}"
                     )
-                if old.kept is not None and not self._backend.block.equal(old.kept, new.kept):
+                if old.kept is not None and not self._backend.arrays.equal(old.kept, new.kept):
                     raise self._mismatch(path, *self._first_difference(old.kept, new.kept))
                 if not (old.mark == new.mark or (old.mark != old.mark and new.mark != new.mark)):
                     if old.kind != "tensor":
@@ -192,7 +190,7 @@ class CheckpointRegion:
                     raise self._mismatch(path, "certain values", "others (verify='full' names the first one)")
 
     def _first_difference(self, old: Any, new: Any) -> tuple[str, str]:
-        to_numpy = self._backend.block.to_numpy
+        to_numpy = self._backend.arrays.to_numpy
         a, b = to_numpy(old), to_numpy(new)
         where = next(index for index in _indices(a.shape) if a[index].tobytes() != b[index].tobytes())
         return f"{a[where]!r} at {where}", f"{b[where]!r}"

@@ -51,7 +51,7 @@ def collect(block: Block) -> dict[str, np.ndarray[Any, Any]]:
     """Return copies of all parameters and buffers; see ``Block.state``."""
     block.require_built()
     table = block.table()
-    to_numpy = block.backend.block.to_numpy
+    to_numpy = block.backend.arrays.to_numpy
     return {name: to_numpy(tensor) for name, tensor in (*table.parameters.items(), *table.buffers.items())}
 
 
@@ -66,7 +66,7 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
         raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
     block.require_built()
     table = block.table()
-    primitive = block.backend.block
+    primitive = block.backend.arrays
     wanted = {**table.parameters, **table.buffers}
     faults: list[str] = []
     ready: dict[str, np.ndarray[Any, Any]] = {}

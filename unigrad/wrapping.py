@@ -86,7 +86,7 @@ def wrap(model: Any) -> Block:
         return _wrap_mapping(model)
     backend = backend_of(model)
     if not backend.block.is_model(model):
-        hint = " (a mapping of names to tensors can be wrapped)" if backend.block.is_tensor(model) else ""
+        hint = " (a mapping of names to tensors can be wrapped)" if backend.arrays.is_tensor(model) else ""
         raise ArgumentTypeError(f"wrap takes a model of {backend.spec.name}, not a {type(model).__name__}{hint}")
     return _remember(model, lambda memory: Block(model, backend, memory))
 
@@ -105,7 +105,7 @@ def _wrap_mapping(mapping: Mapping[str, Any]) -> Block:
     for name, tensor in mapping.items():
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"names of tensors are non-empty strings, not {name!r}")
-        if not backend.block.is_tensor(tensor):
+        if not backend.arrays.is_tensor(tensor):
             _refuse_foreign(tensor, backend, f"tensor {name!r}")
         if not backend.block.trainable(tensor):
             raise ArgumentError(

@@ -12,9 +12,15 @@ from mindspore import Parameter, Tensor, ops
 
 from unigrad.errors import ArgumentTypeError
 from unigrad_mindspore.pynative import unrecorded
+from unigrad_mindspore.versions import version as version
 from unigrad_mindspore.versions import written
 
 _WIDE = {"bfloat16"}
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether ``obj`` is a tensor or parameter."""
+    return isinstance(obj, Tensor)
 
 
 def shape(tensor: Any) -> tuple[int, ...]:

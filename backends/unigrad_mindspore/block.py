@@ -1,94 +1,27 @@
-"""A Cell as named tensors; tensors to and from NumPy; arithmetic on gradients."""
+"""A Cell as named tensors."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, nn
 from mindspore.experimental import optim as experimental
 
 from unigrad.protocols import Entry, Structure
-from unigrad_mindspore import versions
-from unigrad_mindspore.arrays import (
-    add,
-    assign,
-    cast,
-    clip_factor,
-    clone,
-    concat,
-    dtype,
-    equal,
-    from_numpy,
-    is_floating,
-    narrow,
-    requires_gradient,
-    scale,
-    shape,
-    snapshot,
-    to_numpy,
-    zeros,
-)
-from unigrad_mindspore.cells import BATCH_NORMS, describe, inner, places, unchanged
-from unigrad_mindspore.cells import duplicate as copy
+from unigrad_mindspore.cells import BATCH_NORMS, describe, duplicate, inner, places, unchanged
 from unigrad_mindspore.dispatch import seen
-from unigrad_mindspore.facade import facade
+from unigrad_mindspore.facade import facade as facade
 from unigrad_mindspore.kernels import explained
 from unigrad_mindspore.pynative import cells_watched, raise_pending
 from unigrad_mindspore.usage import refuse_graph_mode, require_recording
-
-__all__ = [
-    "add",
-    "assign",
-    "call",
-    "cast",
-    "clip_factor",
-    "clone",
-    "concat",
-    "copy",
-    "couples_samples",
-    "dtype",
-    "equal",
-    "facade",
-    "from_numpy",
-    "is_floating",
-    "is_model",
-    "is_tensor",
-    "layers",
-    "modes",
-    "narrow",
-    "on_built",
-    "requires_gradient",
-    "scale",
-    "set_modes",
-    "set_trainable",
-    "set_training",
-    "shape",
-    "snapshot",
-    "structure",
-    "swap",
-    "to_numpy",
-    "trainable",
-    "training",
-    "unwrap",
-    "version",
-    "watch_calls",
-    "zeros",
-]
-
-version: Callable[[Any], Hashable] = versions.version
 
 
 def is_model(obj: object) -> bool:
     """Whether ``obj`` is a Cell, optimizers excepted."""
     return isinstance(obj, nn.Cell) and not isinstance(obj, nn.Optimizer | experimental.Optimizer)
-
-
-def is_tensor(obj: object) -> bool:
-    """Whether ``obj`` is a tensor or parameter."""
-    return isinstance(obj, Tensor)
 
 
 def unwrap(model: Any) -> Any:
@@ -158,6 +91,11 @@ def couples_samples(model: Any) -> str | None:
             if chosen or (chosen is None and cell.training):
                 return path
     return None
+
+
+def copy(model: Any) -> Any:
+    """Deep copy of the Cell."""
+    return duplicate(model)
 
 
 def layers(model: Any) -> list[Any]:

@@ -10,11 +10,16 @@ import numpy as np
 import paddle
 
 from unigrad.errors import ArgumentTypeError, UnsupportedError
-from unigrad_paddle.framework import bump_version
+from unigrad_paddle.framework import Tensor, bump_version
 
 _FLOATING = frozenset({paddle.float32, paddle.float64, paddle.float16, paddle.bfloat16})
 _HALF = frozenset({paddle.float16, paddle.bfloat16})
 _NAMES: dict[Any, str] = {}
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether ``obj`` is a tensor or parameter."""
+    return isinstance(obj, Tensor)
 
 
 def shape(tensor: Any) -> tuple[int, ...]:

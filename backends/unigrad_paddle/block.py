@@ -1,4 +1,4 @@
-"""A ``paddle.nn.Layer`` as named tensors; tensors to and from NumPy; arithmetic on gradients."""
+"""A ``paddle.nn.Layer`` as named tensors."""
 
 from __future__ import annotations
 
@@ -11,81 +11,17 @@ from paddle import nn
 
 from unigrad.errors import NotBuiltError
 from unigrad.protocols import Entry, Structure
-from unigrad_paddle.arrays import (
-    add,
-    assign,
-    cast,
-    clip_factor,
-    clone,
-    concat,
-    dtype,
-    equal,
-    from_numpy,
-    is_floating,
-    narrow,
-    requires_gradient,
-    scale,
-    shape,
-    snapshot,
-    to_numpy,
-    version,
-    zeros,
-)
 from unigrad_paddle.calls import watched
 from unigrad_paddle.compiled import refuse_compiled
-from unigrad_paddle.facade import facade
-from unigrad_paddle.framework import Tensor, batch_norms
+from unigrad_paddle.facade import facade as facade
+from unigrad_paddle.framework import batch_norms
 from unigrad_paddle.layers import describe, inner, is_pending, unchanged
 from unigrad_paddle.layers import layers as named_layers
-
-__all__ = [
-    "add",
-    "assign",
-    "call",
-    "cast",
-    "clip_factor",
-    "clone",
-    "concat",
-    "copy",
-    "couples_samples",
-    "dtype",
-    "equal",
-    "facade",
-    "from_numpy",
-    "is_floating",
-    "is_model",
-    "is_tensor",
-    "layers",
-    "modes",
-    "narrow",
-    "on_built",
-    "requires_gradient",
-    "scale",
-    "set_modes",
-    "set_trainable",
-    "set_training",
-    "shape",
-    "snapshot",
-    "structure",
-    "swap",
-    "to_numpy",
-    "trainable",
-    "training",
-    "unwrap",
-    "version",
-    "watch_calls",
-    "zeros",
-]
 
 
 def is_model(obj: object) -> bool:
     """Whether ``obj`` is a ``paddle.nn.Layer``."""
     return isinstance(obj, nn.Layer)
-
-
-def is_tensor(obj: object) -> bool:
-    """Whether ``obj`` is a tensor or parameter."""
-    return isinstance(obj, Tensor)
 
 
 def unwrap(model: Any) -> Any:

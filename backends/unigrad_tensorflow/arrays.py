@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from unigrad.errors import UnsupportedError
+from unigrad_tensorflow.graph import node_of, register
 from unigrad_tensorflow.private import identity, raw, read, stop_recording
 
 __all__ = [
@@ -23,10 +24,12 @@ __all__ = [
     "equal",
     "from_numpy",
     "is_floating",
+    "is_tensor",
     "is_variable",
     "memory_of",
     "narrow",
     "part_of",
+    "requires_gradient",
     "scale",
     "shape",
     "snapshot",
@@ -40,6 +43,11 @@ __all__ = [
 def is_variable(obj: object) -> bool:
     """Whether ``obj`` is a variable, of Keras or of TensorFlow."""
     return isinstance(obj, keras.Variable | tf.Variable)
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether ``obj`` is a dense tensor or a variable."""
+    return isinstance(obj, tf.Tensor | tf.Variable | keras.Variable)
 
 
 def value(tensor: Any) -> Any:
@@ -133,6 +141,11 @@ def dtype(tensor: Any) -> str:
 def is_floating(tensor: Any) -> bool:
     """Whether the elements are real floating-point numbers."""
     return bool(tf.as_dtype(tensor.dtype).is_floating)
+
+
+def requires_gradient(tensor: Any) -> bool:
+    """Whether the tensor is a trainable variable or has a recorded graph."""
+    return register(tensor).trainable() if is_variable(tensor) else node_of(tensor) is not None
 
 
 def clone(tensor: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A model of Keras or a ``tf.Module`` as named tensors; tensors to and from NumPy; arithmetic on gradients."""
+"""A model of Keras or a ``tf.Module`` as named tensors."""
 
 from __future__ import annotations
 
@@ -7,86 +7,22 @@ from types import MethodType
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from unigrad.protocols import Entry, Structure
 from unigrad_tensorflow import layers as known
-from unigrad_tensorflow.arrays import (
-    add,
-    assign,
-    cast,
-    clip_factor,
-    clone,
-    concat,
-    dtype,
-    equal,
-    from_numpy,
-    is_floating,
-    is_variable,
-    narrow,
-    scale,
-    shape,
-    snapshot,
-    to_numpy,
-    value,
-    version,
-    zeros,
-)
-from unigrad_tensorflow.calls import in_mode, on_built, watch_calls
-from unigrad_tensorflow.copies import copy
-from unigrad_tensorflow.facade import facade
-from unigrad_tensorflow.graph import node_of, register
+from unigrad_tensorflow.arrays import is_floating, is_variable, value
+from unigrad_tensorflow.calls import in_mode
+from unigrad_tensorflow.calls import on_built as on_built
+from unigrad_tensorflow.calls import watch_calls as watch_calls
+from unigrad_tensorflow.copies import copy as copy
+from unigrad_tensorflow.facade import facade as facade
 from unigrad_tensorflow.private import raw, stop_recording
 from unigrad_tensorflow.structure import describe, is_module, places, unchanged
-
-__all__ = [
-    "add",
-    "assign",
-    "call",
-    "cast",
-    "clip_factor",
-    "clone",
-    "concat",
-    "copy",
-    "couples_samples",
-    "dtype",
-    "equal",
-    "facade",
-    "from_numpy",
-    "is_floating",
-    "is_model",
-    "is_tensor",
-    "layers",
-    "modes",
-    "narrow",
-    "on_built",
-    "requires_gradient",
-    "scale",
-    "set_modes",
-    "set_trainable",
-    "set_training",
-    "shape",
-    "snapshot",
-    "structure",
-    "swap",
-    "to_numpy",
-    "trainable",
-    "training",
-    "unwrap",
-    "version",
-    "watch_calls",
-    "zeros",
-]
 
 
 def is_model(obj: object) -> bool:
     """Whether ``obj`` is a layer or model of Keras, or a ``tf.Module``."""
     return is_module(obj)
-
-
-def is_tensor(obj: object) -> bool:
-    """Whether ``obj`` is a dense tensor or a variable."""
-    return isinstance(obj, tf.Tensor | tf.Variable | keras.Variable)
 
 
 def unwrap(model: Any) -> Any:
@@ -189,11 +125,6 @@ def set_trainable(parameter: Any, trainable: bool) -> None:
     elif is_variable(parameter):
         parameter._unigrad_parameter = True
         parameter._trainable = trainable
-
-
-def requires_gradient(tensor: Any) -> bool:
-    """Whether the tensor is a trainable variable or has a recorded graph."""
-    return register(tensor).trainable() if is_variable(tensor) else node_of(tensor) is not None
 
 
 def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad_torch import sharing
 from unigrad_torch.sharded import forget_twin, is_sharded, spread, whole
 
 unseen = torch._C.DisableTorchFunction
@@ -17,6 +18,11 @@ unseen = torch._C.DisableTorchFunction
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NUMPY_BITS = {1: np.int8, 2: np.int16}
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether ``obj`` is a tensor or parameter."""
+    return isinstance(obj, Tensor)
 
 
 def shape(tensor: Any) -> tuple[int, ...]:
@@ -59,6 +65,12 @@ def _copied(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided or tensor.is_contiguous():
         return tensor.clone()
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def snapshot(tensor: Any) -> Any:
+    """Return what ``clone`` returns; it may share memory until one of the two is written."""
+    shared = sharing.shared(tensor)
+    return clone(tensor) if shared is None else shared
 
 
 def zeros(tensor: Any) -> Any:
@@ -173,3 +185,8 @@ def assign(tensor: Any, array: Any) -> None:
         raise UnsupportedError(f"torch writes no values into a tensor of layout {tensor.layout} in place")
     with torch.no_grad(), unseen():
         tensor.copy_(values)
+
+
+def version(tensor: Any) -> Hashable:
+    """Return the identity and the version counter; None in inference mode, which counts no versions."""
+    return None if tensor.is_inference() else (id(tensor), tensor._version)

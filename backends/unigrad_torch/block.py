@@ -1,91 +1,28 @@
-"""A ``torch.nn.Module`` as named tensors; tensors to and from NumPy; arithmetic on gradients."""
+"""A ``torch.nn.Module`` as named tensors."""
 
 from __future__ import annotations
 
 import copy as _copy
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from unigrad.protocols import Entry, Structure
-from unigrad_torch.arrays import (
-    add,
-    assign,
-    cast,
-    clip_factor,
-    clone,
-    concat,
-    dtype,
-    equal,
-    from_numpy,
-    is_floating,
-    narrow,
-    requires_gradient,
-    scale,
-    shape,
-    to_numpy,
-    zeros,
-)
-from unigrad_torch.facade import facade
+from unigrad_torch.facade import facade as facade
 from unigrad_torch.modules import describe, inner, is_compiled, unchanged
 from unigrad_torch.modules import layers as named_layers
-from unigrad_torch.sharing import snapshot
-
-__all__ = [
-    "add",
-    "assign",
-    "call",
-    "cast",
-    "clip_factor",
-    "clone",
-    "concat",
-    "copy",
-    "couples_samples",
-    "dtype",
-    "equal",
-    "facade",
-    "from_numpy",
-    "is_floating",
-    "is_model",
-    "is_tensor",
-    "layers",
-    "modes",
-    "narrow",
-    "on_built",
-    "requires_gradient",
-    "scale",
-    "set_modes",
-    "set_trainable",
-    "set_training",
-    "shape",
-    "snapshot",
-    "structure",
-    "swap",
-    "to_numpy",
-    "trainable",
-    "training",
-    "unwrap",
-    "version",
-    "watch_calls",
-    "zeros",
-]
 
 
 def is_model(obj: object) -> bool:
     """Whether ``obj`` is an ``nn.Module``."""
     return isinstance(obj, nn.Module)
-
-
-def is_tensor(obj: object) -> bool:
-    """Whether ``obj`` is a tensor or parameter."""
-    return isinstance(obj, Tensor)
 
 
 def unwrap(model: Any) -> Any:
@@ -248,8 +185,3 @@ def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
     for entry, tensor in zip(entries, tensors, strict=True):
         entry.owner._buffers[entry.key] = tensor
     return before
-
-
-def version(tensor: Any) -> Hashable:
-    """Return the identity and the version counter; None in inference mode, which counts no versions."""
-    return None if tensor.is_inference() else (id(tensor), tensor._version)

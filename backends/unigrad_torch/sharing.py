@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unigrad_torch.arrays import clone
-
 _lazy_clone = getattr(torch, "_lazy_clone", None)
 
 
@@ -35,8 +33,8 @@ def _works() -> bool:
 _SHARES = _works()
 
 
-def snapshot(tensor: Any) -> Any:
-    """Return a contiguous copy without a graph, of a tensor that no view or array of a user looks into."""
+def shared(tensor: Any) -> Any | None:
+    """Return such a copy of a tensor that no view or array of a user looks into; None where it must be copied at once."""
     if (
         _SHARES
         and type(tensor) is Tensor
@@ -47,5 +45,5 @@ def snapshot(tensor: Any) -> Any:
         try:
             return _lazy_clone(tensor)
         except RuntimeError:  # memory that torch has not allocated itself
-            return clone(tensor)
-    return clone(tensor)
+            return None
+    return None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unigrad_torch.sharing import snapshot
+from unigrad_torch.arrays import snapshot
 
 plainly = torch._C.DisableTorchFunctionSubclass
 """Context in which leaves that wait for their first use are read and written like any other."""

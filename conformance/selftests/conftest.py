@@ -21,7 +21,7 @@ def unigrad_backend():
         capabilities=frozenset({{Capability.CAPTURES}}), guarantees={{Guarantee.THREADS: "kept"}}, dtypes=("float32",),
     )
 """
-BLOCK = """
+ARRAYS = """
 import numpy as np
 
 def is_tensor(obj):
@@ -77,9 +77,9 @@ class Fake:
         self.write(f"site/{package}-1.dist-info/entry_points.txt", f"[unigrad.backends]\n{name} = {package}\n")
         declaration = DECLARATION.format(name=name, framework=framework, package=package)
         self.write(f"site/{package}/__init__.py", declaration)
-        for module in ("tape", "checkpoint", "optimizer", "memory", "samples"):
+        for module in ("block", "tape", "checkpoint", "optimizer", "memory", "samples"):
             self.write(f"site/{package}/{module}.py", "")
-        self.write(f"site/{package}/block.py", BLOCK)
+        self.write(f"site/{package}/arrays.py", ARRAYS)
         self.write(f"site/{package}/rng.py", "def seed(seed):\n    pass\n")
         if known:
             self.write(f"site/{package}/known_failures.toml", known)

@@ -90,8 +90,8 @@ class Record:
             return
         if any(known.name == name for known in self._observed):
             raise ValueError(f"{name!r} was already recorded in this test")
-        if self._backend.block.is_tensor(value):
-            value = self._backend.block.to_numpy(value)
+        if self._backend.arrays.is_tensor(value):
+            value = self._backend.arrays.to_numpy(value)
         made = observe(name, value, terms=terms, factor=factor, scale=scale, dtype=dtype, reason=reason, choice=choice)
         self._observed.append(self._widened(made))
 

@@ -35,7 +35,7 @@ def main() -> None:
         with unigrad.GradientCollector(block) as collector, unigrad.kept_bytes(block) as meter:
             output = run(regions)
             collector.backward((output * output).mean(), retain_graph=True)
-        found[label] = {name: block.backend.block.to_numpy(value) for name, value in collector.gradients.items()}
+        found[label] = {name: block.backend.arrays.to_numpy(value) for name, value in collector.gradients.items()}
         print(f"{label}: {meter.bytes:,} bytes kept; reached {', '.join(collector.usage.reached)}")
     after = block.state()
     assert all(np.array_equal(before[name], after[name]) for name in before), "frozen statistics must not move"

@@ -30,7 +30,7 @@ def main() -> None:
     bunch = load_digits()
     images = (bunch.images.reshape(-1, 64) / 16).astype("float32")
     block = unigrad.wrap(nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)))
-    to_numpy = block.backend.block.to_numpy
+    to_numpy = block.backend.arrays.to_numpy
     optimizer = unigrad.Optimizer(block, native.sgd(0.2))
     for _ in range(60):
         with unigrad.GradientCollector(block) as collector:

@@ -23,7 +23,7 @@ def collect(label: str, model: Any, x: Any) -> tuple[dict[str, np.ndarray], int]
         with unigrad.kept_bytes(model) as meter:
             output = model(x)
         collector.backward((output * output).mean())
-    to_numpy = collector.backend.block.to_numpy
+    to_numpy = collector.backend.arrays.to_numpy
     print(f"  {label}: {meter.bytes:,} bytes kept, gradients of {', '.join(collector.gradients)}")
     return {name: to_numpy(value) for name, value in collector.gradients.items()}, meter.bytes
 

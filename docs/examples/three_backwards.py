@@ -21,7 +21,7 @@ def main() -> None:
     native = importlib.import_module(f"models_{options.backend}")
     x1 = native.parameter(np.array([1, 2, 3, 4], "float32"))
     x2 = native.parameter(np.array([5, 6, 7, 8], "float32"))
-    to_numpy = unigrad.get_backend(options.backend).block.to_numpy
+    to_numpy = unigrad.get_backend(options.backend).arrays.to_numpy
     for mode in ("add", "write"):
         with unigrad.GradientCollector({"x1": x1, "x2": x2}, accumulate=mode) as collector:
             loss = (x1 * x2 * x1).sum()

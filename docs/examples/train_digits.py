@@ -97,7 +97,7 @@ def accuracy(block: unigrad.Block, native: Any, images: np.ndarray, labels: np.n
     """Return the share of images that are classified rightly, in inference mode."""
     block.eval()
     with block.backend.tape.no_record():
-        logits = block.backend.block.to_numpy(block(native.tensor(images)))
+        logits = block.backend.arrays.to_numpy(block(native.tensor(images)))
     block.train()
     return float((logits.argmax(1) == labels).mean())
 
@@ -158,7 +158,7 @@ def main() -> int:
                     loss = native.loss(block(native.tensor(train_images[chosen])), native.tensor(train_labels[chosen]))
                     collector.backward(loss)
                     collector.apply(optimizer)
-                total += float(block.backend.block.to_numpy(loss)) * len(chosen)
+                total += float(block.backend.arrays.to_numpy(loss)) * len(chosen)
                 progress.advance(task)
             progress.remove_task(task)
             history.append(

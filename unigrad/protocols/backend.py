@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from unigrad.protocols.arrays import ArraysModule
 from unigrad.protocols.block import BlockModule
 from unigrad.protocols.checkpoint import CheckpointModule
 from unigrad.protocols.memory import MemoryModule
@@ -28,7 +29,11 @@ class Backend(Protocol):
 
     @property
     def block(self) -> BlockModule:
-        """Models and tensors."""
+        """Models."""
+
+    @property
+    def arrays(self) -> ArraysModule:
+        """Tensors."""
 
     @property
     def tape(self) -> TapeModule:

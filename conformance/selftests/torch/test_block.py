@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from unigrad_torch import block, rng
+from unigrad_torch import arrays, block, rng
 
 from unigrad.errors import ArgumentTypeError
 
@@ -96,9 +96,9 @@ def test_wrappers_are_looked_through():
 
 def test_a_write_moves_the_version():
     p = nn.Parameter(torch.zeros(2))
-    before = block.version(p)
-    block.assign(p, np.ones(2, "float32"))
-    assert block.version(p) != before
+    before = arrays.version(p)
+    arrays.assign(p, np.ones(2, "float32"))
+    assert arrays.version(p) != before
     assert p.tolist() == [1, 1]
 
 
@@ -122,20 +122,20 @@ def test_modes_are_as_they_were_after_an_exception():
 def test_bfloat16_goes_through_numpy_and_back():
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     every = bits.view(torch.bfloat16)
-    array = block.to_numpy(every)
+    array = arrays.to_numpy(every)
     assert array.dtype == ml_dtypes.bfloat16
-    assert torch.equal(block.from_numpy(array).view(torch.int16), bits)
+    assert torch.equal(arrays.from_numpy(array).view(torch.int16), bits)
 
 
 def test_odd_tensors_become_plain_arrays():
     sparse = torch.sparse_coo_tensor([[1, 1]], [2.0, 3.0], (3,), check_invariants=True)
-    assert block.to_numpy(sparse).tolist() == [0, 5, 0]
-    assert block.to_numpy(torch.ones(2, 2, dtype=torch.complex64).conj()).dtype == np.complex64
-    strided = block.to_numpy(torch.arange(6.0).reshape(2, 3).t())
+    assert arrays.to_numpy(sparse).tolist() == [0, 5, 0]
+    assert arrays.to_numpy(torch.ones(2, 2, dtype=torch.complex64).conj()).dtype == np.complex64
+    strided = arrays.to_numpy(torch.arange(6.0).reshape(2, 3).t())
     assert strided.flags.c_contiguous
-    assert block.from_numpy(np.arange(3, dtype=">f4")[::-1]).tolist() == [2, 1, 0]
+    assert arrays.from_numpy(np.arange(3, dtype=">f4")[::-1]).tolist() == [2, 1, 0]
     with pytest.raises(ArgumentTypeError, match="dtype"):
-        block.from_numpy(np.array(["text"]))
+        arrays.from_numpy(np.array(["text"]))
 
 
 def test_clones_are_dense_and_apart():
@@ -145,7 +145,7 @@ def test_clones_are_dense_and_apart():
     expanded = torch.autograd.grad((a + b).sum(), [a, b])
     assert shared[0].data_ptr() == shared[1].data_ptr()
     assert 0 in expanded[0].stride()
-    clones = [block.clone(value) for value in (*shared, *expanded)]
+    clones = [arrays.clone(value) for value in (*shared, *expanded)]
     for value in clones:
         value.mul_(0.5)
     assert [value.tolist() for value in clones] == [[2, 2], [2, 2], [0.5, 0.5], [0.5, 0.5]]
@@ -156,15 +156,15 @@ def test_clones_are_dense_and_apart():
     [(0.0, -0.0, False), (float("nan"), float("nan"), True), (1.0, 1.0, True), (1.0, 1.0000001, False)],
 )
 def test_equal_means_bits(left, right, same):
-    assert block.equal(torch.tensor(left), torch.tensor(right)) is same
+    assert arrays.equal(torch.tensor(left), torch.tensor(right)) is same
 
 
 def test_clip_factor():
     grads = [torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0], dtype=torch.float64)]
-    assert float(block.clip_factor(grads, 1.0)) == pytest.approx(0.2, abs=1e-7)  # one float32 rounding
-    assert float(block.clip_factor(grads, 10.0)) == 1.0
-    assert float(block.clip_factor([torch.zeros(2)], 1.0)) == 1.0
-    assert block.clip_factor([], 1.0) == 1.0
+    assert float(arrays.clip_factor(grads, 1.0)) == pytest.approx(0.2, abs=1e-7)  # one float32 rounding
+    assert float(arrays.clip_factor(grads, 10.0)) == 1.0
+    assert float(arrays.clip_factor([torch.zeros(2)], 1.0)) == 1.0
+    assert arrays.clip_factor([], 1.0) == 1.0
 
 
 def test_random_state_as_bytes():

@@ -322,7 +322,7 @@ def test_a_fully_sharded_model():
     found = [parameter.grad for parameter in (*model.parameters(), *other.parameters())]
     assert all(slot is value for slot, value in zip(slots, found, strict=True))
     assert all(
-        torch.equal(torch.as_tensor(unigrad.wrap(model).backend.block.to_numpy(slot)), torch.full(slot.shape, 7.0))
+        torch.equal(torch.as_tensor(unigrad.wrap(model).backend.arrays.to_numpy(slot)), torch.full(slot.shape, 7.0))
         for slot in slots
     )
 

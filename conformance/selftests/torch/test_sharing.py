@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from unigrad_torch import sharing
+from unigrad_torch import arrays, sharing
 
 WRITES = {
     "in place": lambda t: t.mul_(3),
@@ -24,14 +24,14 @@ def test_a_write_stays_on_its_side(write, side, private, monkeypatch):
     assert sharing._SHARES, "this torch has no copy-on-write storages that work"
     monkeypatch.setattr(sharing, "_SHARES", private)
     source = torch.arange(1.0, 5.0)
-    tensors = {"source": source, "first": sharing.snapshot(source), "second": sharing.snapshot(source)}
+    tensors = {"source": source, "first": arrays.snapshot(source), "second": arrays.snapshot(source)}
     WRITES[write](tensors[side])
     assert {name for name, tensor in tensors.items() if tensor.tolist() != [1, 2, 3, 4]} == {side}
 
 
 def test_no_memory_is_used_until_a_write():
     source = torch.zeros(4)
-    taken = sharing.snapshot(source)
+    taken = arrays.snapshot(source)
     assert torch._C._is_cow_tensor(taken)
     taken.add_(1)
     assert not torch._C._is_cow_tensor(taken)
@@ -50,7 +50,7 @@ def test_no_memory_is_used_until_a_write():
 )
 def test_what_cannot_be_shared_is_copied(make):
     source = make()
-    taken = sharing.snapshot(source)
+    taken = arrays.snapshot(source)
     assert taken.is_contiguous()
     assert not taken.requires_grad
     taken.add_(1)
@@ -61,7 +61,7 @@ def test_what_cannot_be_shared_is_copied(make):
 def test_optimizers_only_read_what_they_are_given():
     parameter = torch.nn.Parameter(torch.ones(3))
     source = torch.ones(3)
-    parameter.grad = sharing.snapshot(source)
+    parameter.grad = arrays.snapshot(source)
     torch.optim.AdamW([parameter], lr=0.1).step()
     torch.nn.utils.clip_grad_norm_([parameter], 0.1)
     assert source.tolist() == [1, 1, 1]

@@ -98,17 +98,17 @@ def test_nothing_is_used_where_nothing_is_recorded(watching):
 
 
 def test_the_own_primitives_are_no_use(watching):
-    from unigrad_torch import block
+    from unigrad_torch import arrays
 
     model = nn.Linear(2, 2)
     with watching(*model.parameters()) as seen:
         for parameter in model.parameters():
-            block.to_numpy(parameter)
-            block.clone(parameter)
-            block.version(parameter)
-            block.equal(parameter, parameter)
-            block.zeros(parameter)
-            block.assign(parameter, block.to_numpy(parameter))
+            arrays.to_numpy(parameter)
+            arrays.clone(parameter)
+            arrays.version(parameter)
+            arrays.equal(parameter, parameter)
+            arrays.zeros(parameter)
+            arrays.assign(parameter, arrays.to_numpy(parameter))
     assert not seen
 
 

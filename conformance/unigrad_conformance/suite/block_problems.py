@@ -143,9 +143,9 @@ def squares(samples: Any, *tensors: Any) -> Callable[[], Any]:
 def fill(backend: Backend, block: unigrad.Block, seed: int = 1) -> None:
     """Overwrite every parameter and every floating buffer of a block with other values, positive ones."""
     for index, tensor in enumerate([*block.parameters.values(), *block.buffers.values()]):
-        if backend.block.is_floating(tensor):
-            values = np.abs(array(*backend.block.shape(tensor), seed=1000 * seed + index)) + 0.5
-            backend.block.assign(tensor, values.astype(backend.block.dtype(tensor)))
+        if backend.arrays.is_floating(tensor):
+            values = np.abs(array(*backend.arrays.shape(tensor), seed=1000 * seed + index)) + 0.5
+            backend.arrays.assign(tensor, values.astype(backend.arrays.dtype(tensor)))
 
 
 def state_bits(block: unigrad.Block) -> dict[str, bytes]:

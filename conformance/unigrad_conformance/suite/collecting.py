@@ -49,9 +49,9 @@ def close(found: Mapping[str, Any], relative: float, absolute: float = 0.0, **wa
 
 def overwrite(backend: Any, tensor: Any, values: Any = -99.0) -> bool:
     """Write into a tensor; return False where the framework lets nobody do so, and a shared memory can't be noticed."""
-    array = np.full(backend.block.shape(tensor), values, backend.block.dtype(tensor))
+    array = np.full(backend.arrays.shape(tensor), values, backend.arrays.dtype(tensor))
     try:
-        backend.block.assign(tensor, array)
+        backend.arrays.assign(tensor, array)
     except unigrad.UnsupportedError:
         return False
     return True

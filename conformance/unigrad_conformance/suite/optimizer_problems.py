@@ -91,4 +91,4 @@ class Reference:
 
 def values_of(block: unigrad.Block) -> dict[str, Array]:
     """Return the values of all parameters."""
-    return {name: block.backend.block.to_numpy(tensor) for name, tensor in block.parameters.items()}
+    return {name: block.backend.arrays.to_numpy(tensor) for name, tensor in block.parameters.items()}

@@ -48,7 +48,7 @@ def weighed(samples: Any, outputs: Any, start: int = 0, axis: int = 0) -> Any:
         shape = to_numpy(leaf).shape
         whole = array(*(64 if place == axis else size for place, size in enumerate(shape)), seed=700 + index)
         weights = np.take(whole, range(start, start + shape[axis]), axis=axis) if shape else whole
-        dtype = unigrad.backend_of(leaf).block.dtype(leaf)
+        dtype = unigrad.backend_of(leaf).arrays.dtype(leaf)
         term = ops.sum(ops.tanh(leaf) * samples.tensor(weights, dtype))
         total = term if total is None else total + term
     return total
@@ -57,7 +57,7 @@ def weighed(samples: Any, outputs: Any, start: int = 0, axis: int = 0) -> Any:
 def _is_tensor(value: Any) -> bool:
     if value is None or isinstance(value, bool | int | float | str):
         return False
-    return unigrad.backend_of(value).block.is_tensor(value)
+    return unigrad.backend_of(value).arrays.is_tensor(value)
 
 
 def step(

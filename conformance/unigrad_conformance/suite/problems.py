@@ -41,7 +41,7 @@ def mlp(samples: Any, *widths: int, seed: int = 0, dtype: str = "float32", rate:
 
 def to_numpy(tensor: Any) -> Array:
     """Return a native tensor's values."""
-    values: Array = unigrad.backend_of(tensor).block.to_numpy(tensor)
+    values: Array = unigrad.backend_of(tensor).arrays.to_numpy(tensor)
     return values
 
 

@@ -35,8 +35,8 @@ def total(samples: Any, outputs: Any) -> Any:
     for leaf in tree.flatten(outputs)[0]:
         if leaf is None or isinstance(leaf, bool | int | float | str):
             continue
-        block = unigrad.backend_of(leaf).block
-        if block.is_tensor(leaf) and block.is_floating(leaf):
+        arrays = unigrad.backend_of(leaf).arrays
+        if arrays.is_tensor(leaf) and arrays.is_floating(leaf):
             parts.append(samples.operations.sum(samples.operations.tanh(leaf)))
     loss = parts[0]
     for part in parts[1:]:

@@ -109,27 +109,27 @@ def test_a_copy_taken_inside_a_collector_is_no_part_of_it(samples):
 @pytest.mark.clause("B6")
 def test_reading_a_tensor_copies(samples, backend, dtype):
     tensor = samples.tensor(np.array([1.0, 2.0, 3.0]), dtype)
-    values = backend.block.to_numpy(tensor)
+    values = backend.arrays.to_numpy(tensor)
     assert values.dtype.name == dtype
     assert values.flags.c_contiguous
     values[...] = 0
-    assert list(backend.block.to_numpy(tensor).astype("float64")) == [1, 2, 3]
+    assert list(backend.arrays.to_numpy(tensor).astype("float64")) == [1, 2, 3]
 
 
 @pytest.mark.clause("B6")
 def test_making_a_tensor_copies(samples, backend, dtype):
-    values = backend.block.to_numpy(samples.tensor(np.array([1.0, 2.0, 3.0]), dtype))
-    tensor = backend.block.from_numpy(values)
-    assert backend.block.dtype(tensor) == dtype
+    values = backend.arrays.to_numpy(samples.tensor(np.array([1.0, 2.0, 3.0]), dtype))
+    tensor = backend.arrays.from_numpy(values)
+    assert backend.arrays.dtype(tensor) == dtype
     values[...] = 0
-    assert list(backend.block.to_numpy(tensor).astype("float64")) == [1, 2, 3]
+    assert list(backend.arrays.to_numpy(tensor).astype("float64")) == [1, 2, 3]
 
 
 @pytest.mark.clause("B6")
 def test_every_value_of_a_dtype_survives_the_way_there_and_back(samples, backend, dtype):
     special = [0.0, -0.0, np.inf, -np.inf, 1.0, -1.5, 3.140625, 2.0**-10]
-    values = backend.block.to_numpy(samples.tensor(np.array(special), dtype))
-    assert backend.block.to_numpy(backend.block.from_numpy(values)).tobytes() == values.tobytes()
+    values = backend.arrays.to_numpy(samples.tensor(np.array(special), dtype))
+    assert backend.arrays.to_numpy(backend.arrays.from_numpy(values)).tobytes() == values.tobytes()
     assert [float(value) for value in values] == special
 
 
@@ -137,7 +137,7 @@ def test_every_value_of_a_dtype_survives_the_way_there_and_back(samples, backend
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1)], ids=["no-axes", "empty", "empty-inside", "ones"])
 def test_shapes_without_elements_or_axes_survive(backend, shape):
     values = np.ones(shape, "float32")
-    back = backend.block.to_numpy(backend.block.from_numpy(values))
+    back = backend.arrays.to_numpy(backend.arrays.from_numpy(values))
     assert (back.shape, back.dtype) == (shape, values.dtype)
 
 
@@ -145,6 +145,6 @@ def test_shapes_without_elements_or_axes_survive(backend, shape):
 def test_values_of_a_view_are_read_in_order(samples, backend):
     ops = samples.operations
     tensor = samples.tensor(np.arange(6, dtype="float32").reshape(2, 3))
-    values = backend.block.to_numpy(ops.transpose(tensor, (1, 0)))
+    values = backend.arrays.to_numpy(ops.transpose(tensor, (1, 0)))
     assert values.flags.c_contiguous
     assert values.tolist() == [[0, 3], [1, 4], [2, 5]]

@@ -32,11 +32,8 @@ def elsewhere(backend, monkeypatch):
     """Make the two classes above known as those of a backend 'elsewhere', without installing one."""
     foreign = SimpleNamespace(
         spec=unigrad.BackendSpec(name="elsewhere", framework="elsewhere", install="", package="elsewhere"),
-        block=SimpleNamespace(
-            is_model=lambda obj: isinstance(obj, ForeignModel),
-            is_tensor=lambda obj: isinstance(obj, ForeignTensor),
-            unwrap=lambda model: model,
-        ),
+        block=SimpleNamespace(is_model=lambda obj: isinstance(obj, ForeignModel), unwrap=lambda model: model),
+        arrays=SimpleNamespace(is_tensor=lambda obj: isinstance(obj, ForeignTensor)),
         optimizer=SimpleNamespace(is_optimizer=lambda obj: False),
         rng=SimpleNamespace(is_generator=lambda obj: False),
         tape=SimpleNamespace(),

@@ -202,7 +202,7 @@ def test_an_overwritten_result_is_right_or_an_error(samples, record, form):
 def test_an_array_changed_after_it_was_handed_in(samples, backend, record):
     own = leaves(samples, w=[[3], [4]])
     array = f32([[1, 2]])
-    x = backend.block.from_numpy(array)
+    x = backend.arrays.from_numpy(array)
     with collector_of(own) as collector:
         loss = samples.operations.sum(samples.operations.matmul(x, own["w"]))
         array += 10

@@ -38,8 +38,8 @@ def test_outputs_that_are_no_tensors_or_have_no_gradient(samples, backend):
     assert to_numpy(out[1]).tolist() == [False, True]
     assert int(to_numpy(out[2])) == 1
     assert out[3:] == ("text", None)
-    assert not backend.block.requires_gradient(out[1])
-    assert not backend.block.requires_gradient(out[2])
+    assert not backend.arrays.requires_gradient(out[1])
+    assert not backend.arrays.requires_gradient(out[2])
 
 
 @pytest.mark.case(46)

@@ -26,7 +26,7 @@ def test_precision_of_the_forward_is_that_of_the_recompute(samples, backend, x, 
 
     def forward(self, x):
         y = self.dense(x)
-        seen.append((backend.block.dtype(y), to_numpy(y).astype("float32").item()))
+        seen.append((backend.arrays.dtype(y), to_numpy(y).astype("float32").item()))
         return y * y
 
     block = unigrad.wrap(samples.model(forward, layers={"dense": _dense(samples, [[300]])}))
@@ -58,7 +58,7 @@ def test_precision_contexts_opened_inside_the_region(samples, backend, outside):
         y = self.first(x)
         with samples.mixed_precision("bfloat16"):
             z = self.second(samples.operations.tanh(y))
-        seen.append((backend.block.dtype(y), backend.block.dtype(z)))
+        seen.append((backend.arrays.dtype(y), backend.arrays.dtype(z)))
         return z
 
     for checkpoint in (lambda block: block, unigrad.checkpoint):
@@ -112,7 +112,7 @@ def test_gradients_outside_the_context_have_the_dtype_of_their_tensors(samples, 
             collector.backward(samples.operations.sum(y))
             after = block(samples.tensor(np.array([[1, 1]], "float32")))
         found = (collector.gradients["weight"], collector.input_gradients["x"], after)
-        dtypes.append([backend.block.dtype(tensor) for tensor in found])
+        dtypes.append([backend.arrays.dtype(tensor) for tensor in found])
     assert dtypes == [["float32"] * 3] * 2
 
 
@@ -206,7 +206,7 @@ def test_input_of_every_dtype_gets_its_gradient(samples, backend, dtype):
         loss, ids = unigrad.checkpoint(block)(x, samples.tensor(np.array([0, 1])))
         collector.backward(loss)
     gradient = collector.input_gradients["x"]
-    assert backend.block.dtype(gradient) == dtype
+    assert backend.arrays.dtype(gradient) == dtype
     assert to_numpy(gradient).astype("float64").tolist() == [2, 4]
     assert list(collector.input_gradients) == ["x"]
     assert to_numpy(ids).tolist() == [0, 1]

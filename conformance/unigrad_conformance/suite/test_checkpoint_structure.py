@@ -42,7 +42,7 @@ def _both(samples, forward, call):
             collector.backward(total(samples, out))
         outputs.append(out)
         arrays = [
-            to_numpy(leaf) if collector.backend.block.is_tensor(leaf) else np.array(repr(leaf))
+            to_numpy(leaf) if collector.backend.arrays.is_tensor(leaf) else np.array(repr(leaf))
             for leaf in tree.flatten(out)[0]
         ]
         found.append(
@@ -227,13 +227,13 @@ def test_any_nesting_of_arguments_and_outputs(samples, args, named):
     operations = samples.operations
 
     def forward(self, *inner, **keywords):
-        is_tensor = unigrad.backend_of(self).block.is_tensor
+        is_tensor = unigrad.backend_of(self).arrays.is_tensor
         return tree.map_leaves(lambda leaf: operations.sin(leaf) if is_tensor(leaf) else leaf, (inner, keywords))
 
     found = []
     for checkpoint in (lambda block: block, unigrad.checkpoint):
         block = unigrad.wrap(samples.model(forward))
-        is_tensor = block.backend.block.is_tensor
+        is_tensor = block.backend.arrays.is_tensor
         names: list[str] = []
         with unigrad.GradientCollector(block, parameters=False) as collector:
 

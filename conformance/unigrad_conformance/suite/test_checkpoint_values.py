@@ -90,7 +90,7 @@ def test_every_declared_dtype_has_the_bits_of_the_plain_run(samples, dtype):
             watched = collector.watch(samples.tensor(x, dtype), name="x")
             loss = samples.operations.sum((unigrad.checkpoint(run, blocks=[block]) if checkpoint else run)(watched))
             collector.backward(loss)
-        native = collector.block.backend.block
+        native = collector.backend.arrays
         assert native.dtype(collector.gradients["weight"]) == dtype
         assert native.dtype(collector.input_gradients["x"]) == dtype
         return {

@@ -25,7 +25,7 @@ def test_the_gradient_has_the_dtype_of_the_parameter(samples, backend, record, d
     with collector_of(own, mode) as collector:
         for _ in range(2):
             collector.backward(samples.operations.sum(own["a"] * own["b"]))
-            assert {name: backend.block.dtype(value) for name, value in collector.gradients.items()} == {
+            assert {name: backend.arrays.dtype(value) for name, value in collector.gradients.items()} == {
                 "a": dtype,
                 "b": dtype,
             }
@@ -38,9 +38,9 @@ def test_a_weighted_mean_has_the_dtype_of_the_parameter(samples, backend, record
     own = leaves(samples, dtype, a=[1, 2])
     with collector_of(own) as collector:
         collector.backward(samples.operations.sum(own["a"] * 3.0), weight=3)
-        assert backend.block.dtype(collector.gradients["a"]) == dtype
+        assert backend.arrays.dtype(collector.gradients["a"]) == dtype
         collector.backward(samples.operations.sum(own["a"] * 7.0), weight=1)
-        assert backend.block.dtype(collector.gradients["a"]) == dtype
+        assert backend.arrays.dtype(collector.gradients["a"]) == dtype
     collects(collector.gradients, a=[4, 4])
     record("gradients", collector.gradients, reason=EXACT)
 
@@ -50,10 +50,10 @@ def test_scale_and_clip_keep_the_dtype(samples, backend, dtype):
     with collector_of(own) as collector:
         collector.backward(samples.operations.sum(own["a"] * own["a"]))
         collector.scale(0.5)
-        assert backend.block.dtype(collector.gradients["a"]) == dtype
+        assert backend.arrays.dtype(collector.gradients["a"]) == dtype
         collects(collector.gradients, a=[3, 4])
         collector.clip_by_global_norm(2.5)
-        assert backend.block.dtype(collector.gradients["a"]) == dtype
+        assert backend.arrays.dtype(collector.gradients["a"]) == dtype
     # Norm 5, so a factor of one half, and halves are exact.
     collects(collector.gradients, a=[1.5, 2])
 
@@ -62,7 +62,7 @@ def test_zeros_have_the_dtype_of_the_parameter(samples, backend, dtype):
     own = leaves(samples, dtype, a=[1, 2], b=[3, 4])
     with collector_of(own) as collector:
         collector.backward(samples.operations.sum(own["a"]))
-    assert backend.block.dtype(collector.gradients_or_zeros()["b"]) == dtype
+    assert backend.arrays.dtype(collector.gradients_or_zeros()["b"]) == dtype
 
 
 def test_a_dense_layer_of_every_dtype(samples, backend, dtype):
@@ -73,7 +73,7 @@ def test_a_dense_layer_of_every_dtype(samples, backend, dtype):
         x = samples.tensor(np.array([[1.0, -1.0]]), dtype)
         collector.backward(samples.operations.sum(model(x)))
     collects(collector.gradients, weight=[[1, -1], [1, -1]], bias=[1, 1])
-    assert backend.block.dtype(collector.gradients["weight"]) == dtype
+    assert backend.arrays.dtype(collector.gradients["weight"]) == dtype
 
 
 def np_dtype(name):
@@ -91,7 +91,7 @@ def test_parameters_of_two_dtypes_each_keep_theirs(samples, backend, dtype):
             b = operations.cast(own["b"], dtype)
             collector.backward(operations.sum(own["a"] * b))
     collects(collector.gradients, a=[6, 8], b=[2, 4])
-    found = {name: backend.block.dtype(value) for name, value in collector.gradients.items()}
+    found = {name: backend.arrays.dtype(value) for name, value in collector.gradients.items()}
     assert found == {"a": dtype, "b": "float32"}
 
 
@@ -104,7 +104,7 @@ def test_half_precision_is_added_in_float32(samples, backend, dtype):
         collector.backward(samples.operations.sum(own["a"] * full))
         for _ in range(4):
             collector.backward(samples.operations.sum(own["a"]))
-        assert backend.block.dtype(collector.gradients["a"]) == dtype
+        assert backend.arrays.dtype(collector.gradients["a"]) == dtype
     np.testing.assert_array_equal(to_numpy(collector.gradients["a"]).astype("float64"), [full + 4, full + 4])
 
 
@@ -129,5 +129,5 @@ def test_a_name_watched_again_in_another_dtype(samples, backend, dtype):
             for _ in range(2):
                 loss = samples.operations.sum(own["a"] * samples.operations.cast(x, "float32"))
                 collector.backward(loss)
-            assert backend.block.dtype(collector.input_gradients["x"]) == watched
+            assert backend.arrays.dtype(collector.input_gradients["x"]) == watched
             collects(collector.input_gradients, x=[2, 2])

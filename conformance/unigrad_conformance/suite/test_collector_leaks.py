@@ -246,7 +246,7 @@ def test_a_fault_while_adding(samples, backend, monkeypatch):
         collector.backward(samples.operations.sum(own["a"] * own["b"]))
         before = state_of(collector)
         calls = []
-        plain = backend.block.add
+        plain = backend.arrays.add
 
         def second_fails(left, right):
             calls.append(left)
@@ -255,7 +255,7 @@ def test_a_fault_while_adding(samples, backend, monkeypatch):
             return plain(left, right)
 
         with monkeypatch.context() as patch:
-            patch.setattr(backend.block, "add", second_fails)
+            patch.setattr(backend.arrays, "add", second_fails)
             with pytest.raises(MemoryError, match="injected"):
                 collector.backward(samples.operations.sum(own["a"] * own["b"]))
         assert len(calls) == 2

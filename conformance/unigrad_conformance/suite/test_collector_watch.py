@@ -35,10 +35,10 @@ def test_watch_returns_a_new_tensor_and_alters_nothing(samples, backend):
         x = collector.watch(plain, "x")
         assert x is not plain
         np.testing.assert_array_equal(to_numpy(x), to_numpy(plain))
-        assert not backend.block.requires_gradient(plain)
+        assert not backend.arrays.requires_gradient(plain)
         collector.backward(samples.operations.sum(own["w"] * x))
-    assert not backend.block.requires_gradient(plain)
-    assert backend.block.requires_gradient(own["w"])
+    assert not backend.arrays.requires_gradient(plain)
+    assert backend.arrays.requires_gradient(own["w"])
     np.testing.assert_array_equal(to_numpy(plain), [1, 2])
 
 
@@ -186,7 +186,7 @@ def test_the_gradient_of_an_input_has_its_dtype(samples, dtype):
         x = collector.watch(samples.tensor(np.array([1.0, 2.0]), dtype), "x")
         collector.backward(samples.operations.sum(own["w"] * x))
     collects(collector.input_gradients, x=[3, 4])
-    assert collector.backend.block.dtype(collector.input_gradients["x"]) == dtype
+    assert collector.backend.arrays.dtype(collector.input_gradients["x"]) == dtype
 
 
 @pytest.mark.parametrize("dtype_name", ["int64", "int32", "bool"])

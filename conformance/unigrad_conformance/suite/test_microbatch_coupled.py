@@ -267,7 +267,7 @@ def test_verify_notices_a_dependence_in_one_direction_only(samples, backend, tri
     """A sum over the samples before, or after, each one."""
 
     def run(x):
-        count = backend.block.shape(x)[0]
+        count = backend.arrays.shape(x)[0]
         return samples.operations.matmul(samples.tensor(triangle(np.ones((count, count), "float32"))), x)
 
     spare = unigrad.wrap({"w": samples.leaf(array(1))})

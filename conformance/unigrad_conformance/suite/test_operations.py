@@ -92,7 +92,7 @@ def test_round_takes_the_even_number_at_a_half(samples, record):
 def test_argmax_gives_a_number_without_a_graph(samples, backend, record):
     found = samples.operations.argmax(samples.leaf(np.array([0.5, 3.0, 1.0], "float32")))
     assert int(to_numpy(found)) == 1
-    assert not backend.block.requires_gradient(found)
+    assert not backend.arrays.requires_gradient(found)
     record("index", int(to_numpy(found)))
 
 
@@ -111,10 +111,10 @@ def test_a_cast_has_the_gradient_of_the_dtype_before_it(samples, backend, dtype)
     leaf = samples.leaf(np.array([1.0, 2.0, -3.0]), default)
     with unigrad.GradientCollector({"leaf": leaf}) as collector:
         y = ops.cast(leaf * 2.0, dtype)
-        assert backend.block.dtype(y) == dtype
+        assert backend.arrays.dtype(y) == dtype
         collector.backward(ops.sum(y * y))
     gradient = collector.gradients["leaf"]
-    assert backend.block.dtype(gradient) == default
+    assert backend.arrays.dtype(gradient) == default
     # d/dx (2x)^2 = 8x: whole numbers, exact in every dtype.
     np.testing.assert_array_equal(to_numpy(gradient).astype(float), [8.0, 16.0, -24.0])
 

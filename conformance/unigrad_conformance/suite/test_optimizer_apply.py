@@ -35,7 +35,7 @@ def test_write_back_replaces_what_stood_there(samples, backend):
     block = unigrad.wrap(branches(samples))
     for parameter in block.parameters.values():
         backend.tape.set_native_gradient(
-            parameter, samples.tensor(np.full(backend.block.shape(parameter), 7, "float32"))
+            parameter, samples.tensor(np.full(backend.arrays.shape(parameter), 7, "float32"))
         )
     collect(block, lambda: left_loss(samples, block)).write_back()
     assert backend.tape.native_gradient(block.parameters["right.weight"]) is None

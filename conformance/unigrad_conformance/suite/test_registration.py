@@ -118,7 +118,7 @@ INPUTS = {
 
 
 def first_tensor(backend, out):
-    while not backend.block.is_tensor(out):
+    while not backend.arrays.is_tensor(out):
         out = out[0]
     return out
 

@@ -258,12 +258,12 @@ def test_a_run_that_does_not_fit_changes_nothing(samples, backend, path, spoil):
     before = everything(block, optimizer)
     unigrad.seed(3)
     ops = samples.operations
-    expected = backend.block.to_numpy(ops.normal((8,))).tobytes()
+    expected = backend.arrays.to_numpy(ops.normal((8,))).tobytes()
     unigrad.seed(3)
     with pytest.raises(StateMismatchError, match="nothing was changed"):
         unigrad.load_training(path, block, optimizer)
     assert everything(block, optimizer) == before
-    assert backend.block.to_numpy(ops.normal((8,))).tobytes() == expected
+    assert backend.arrays.to_numpy(ops.normal((8,))).tobytes() == expected
 
 
 def test_other_files_are_refused_by_name(samples, path):

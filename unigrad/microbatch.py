@@ -443,7 +443,7 @@ class _Guard:
         moved = [
             entry.name
             for entry, tensor, value in zip(self.entries, now, self.values, strict=True)
-            if differs(self.backend, tensor, value)
+            if not self._is_computed(tensor) and differs(self.backend, tensor, value)
         ]
         if not moved:
             block.swap(self.entries, now)
@@ -453,3 +453,11 @@ class _Guard:
                 self.backend.arrays.assign(tensor, self.backend.arrays.to_numpy(value))
         self.random.restore()
         raise _coupled(moved[0], "is a buffer that the forward changes")
+
+    def _is_computed(self, tensor: Any) -> bool:
+        """Whether it is an inner value of the forward, such as a normalized weight, that a framework has put among the buffers."""
+        return (
+            tensor is not None
+            and self.backend.arrays.requires_gradient(tensor)
+            and not self.backend.block.trainable(tensor)
+        )

@@ -6,7 +6,7 @@ The forward is recorded, so that its graph tells what each output depends on. Se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,13 +18,14 @@ from unigrad.protocols import Region
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.captures import captured_leaf, created, intermediates, refuse_intermediate, refuse_unknown
 from unigrad_paddle.compiled import refuse_compiled
+from unigrad_paddle.engines import releasing
 from unigrad_paddle.fingerprint import fingerprint
 from unigrad_paddle.framework import Tensor, node_of, view
 from unigrad_paddle.gates import Gates
 from unigrad_paddle.graph import refuse_fatal, walk
 from unigrad_paddle.leaves import know, leaf_of
-from unigrad_paddle.recompute import inside_region, recomputing, releasing
-from unigrad_paddle.stand_ins import occupants, stood_in
+from unigrad_paddle.recompute import inside_region, recomputing
+from unigrad_paddle.stand_ins import Place, graphs, occupants, stood_in
 from unigrad_paddle.tape import take
 from unigrad_paddle.usage import unnoticed
 
@@ -52,9 +53,10 @@ class _Call:
         for tensor in (*self.tensors.values(), *region.parameters):
             if not tensor.stop_gradient and is_half(tensor):
                 raise UnsupportedError(half(tensor))
-        self.rows: list[tuple[Any, str, Any]] = []
+        self.rows: list[Place] = []
         self.inputs: list[Any] = []
         self.outputs: list[int] = []
+        self.depends: list[list[int]] = []
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Any]]:
         """Return the arguments with leaves of their own in place of tensors that have a graph, and these by the id of the tensor."""
@@ -85,12 +87,15 @@ class _Call:
         args, kwargs = region.args, region.kwargs
         with contextlib.suppress(AttributeError):
             region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
-        border = {node_of(tensor): tensor for tensor in self.tensors.values() if not tensor.stop_gradient}
+        # not those of models that are met later, whose buffers the function may have computed itself
+        buffers = graphs(region.buffers)
+        tensors = [*self.tensors.values(), *(row.tensor for row in buffers)]
+        border = {node_of(tensor): tensor for tensor in tensors if not tensor.stop_gradient}
         with created() as made, inside_region():
             outputs = region.function(*args, **kwargs)
         del args, kwargs
         name = self.changed()
-        self.rows = occupants(region.places)
+        self.rows = [*occupants(region.places), *buffers]
         values, layout = tree.flatten(outputs)
         gated = [number for number, value in enumerate(values) if _has_graph(value)]
         depends = self._dependence([values[number] for number in gated], border, made)
@@ -102,7 +107,7 @@ class _Call:
         gated = [number for number, found in zip(gated, depends, strict=True) if found]
         depends = [found for found in depends if found]
         region.finish(outputs)
-        self.outputs = gated
+        self.outputs, self.depends = gated, depends
         plain = [value.detach() if isinstance(value, Tensor) and not value.stop_gradient else value for value in values]
         if gated:
             gates = Gates(self.inputs, depends, self.recompute)
@@ -169,12 +174,8 @@ class _Call:
             nodes, ends = walk([node_of(root) for root in roots if _has_graph(root)])
             _refuse_created(made, ends)
             region.check(outputs)
-            if not all(map(_has_graph, roots)):
-                raise RecomputeMismatchError(
-                    "an output of a checkpointed function depended on what needs a gradient in the forward, and does not in the "
-                    "recompute; the function must do the same on each call"
-                )
             own = {id(twin) for twin in (*twins.values(), *stand_ins.values())}
+            self._check_reached(all(map(_has_graph, roots)), vectors, set(ends), twins, stand_ins)
             real = [leaf for leaf in map(leaf_of, ends) if leaf is not None and id(leaf) not in own]
             if real:
                 refuse_intermediate(intermediates(region.function), nodes)
@@ -187,6 +188,24 @@ class _Call:
                 _sum([take(twin) for twin in twins if twin is not None] + [found.get(id(tensor))])
                 for tensor, twins in zip(self.inputs, twins_of, strict=True)
             ]
+
+    def _check_reached(
+        self,
+        graphs: bool,
+        gates: Collection[int],
+        reached: Collection[int],
+        twins: Mapping[int, Any],
+        stand_ins: Mapping[int, Any],
+    ) -> None:
+        """Raise unless the recomputed outputs depend on all that those of the forward depended on; else its gradient would be zero."""
+        for number in sorted({number for gate in gates for number in self.depends[gate]}):
+            tensor = self.inputs[number]
+            stands = [one for one in (twins.get(id(tensor)), stand_ins.get(id(tensor)), tensor) if one is not None]
+            if not graphs or (not tensor.stop_gradient and not any(node_of(one) in reached for one in stands)):
+                raise RecomputeMismatchError(
+                    f"the outputs of a checkpointed function depended on a tensor of shape {tuple(tensor.shape)} that needs a gradient in "
+                    "the forward, and do not in the recompute; the function must do the same on each call"
+                )
 
 
 def _differentiate(roots: Sequence[Any], vectors: Sequence[Any], real: Sequence[Any]) -> dict[int, Any]:

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 
 import paddle
 
-from unigrad.errors import GraphReleasedError, StaleGraphError
+from unigrad.errors import GraphReleasedError, StaleGraphError, UnsupportedError
 
 _RELEASED = "TensorWrappers of"
 _CHANGED = "has been modified by an inplace operation"
+_EMPTY = "Required tensor shall not be nullptr"
+_COMPILED = ("Tensor holds no memory", "Tensor not initialized yet")
 
 
 class _Raised(threading.local):
     error: BaseException | None = None
+    name = ""
     depth = 0
 
 
@@ -28,7 +31,8 @@ def kept() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _raised.error = _meant(error)
+        if running():
+            _raised.error, _raised.name = _meant(error), type(error).__name__
         raise
 
 
@@ -43,7 +47,7 @@ def explained() -> Iterator[None]:
     except BaseException as error:
         meant = _meant(error)
         # Inside another backward this leaves a hook of that one.
-        _raised.error = meant if _raised.depth > 1 else None
+        _raised.error, _raised.name = (meant if _raised.depth > 1 else None), type(meant).__name__
         if meant is error:
             raise
         raise meant from error
@@ -60,8 +64,10 @@ def running() -> bool:
 def _meant(error: BaseException) -> BaseException:
     text = str(error)
     inner = _raised.error
-    if inner is not None and isinstance(error, OSError) and type(inner).__name__ in text:
+    if inner is not None and isinstance(error, OSError) and _raised.name in text:
         return inner
+    if isinstance(error, SystemError) and error.__cause__ is not None:
+        return error.__cause__  # of a hook after accumulation
     if _RELEASED in text and isinstance(error, SystemError):
         return GraphReleasedError(
             "a part of this graph was released by an earlier backward; pass retain_graph=True to that one"
@@ -69,5 +75,14 @@ def _meant(error: BaseException) -> BaseException:
     if _CHANGED in text and isinstance(error, RuntimeError):
         return StaleGraphError(
             f"a value that the graph needs was changed in place after the forward; run the forward again after the change: {text}"
+        )
+    if isinstance(error, RuntimeError) and any(words in text for words in _COMPILED):
+        return GraphReleasedError(
+            "a program of paddle.jit.to_static in this graph has run backward already, which it can once only; run the forward again"
+        )
+    if _EMPTY in text and isinstance(error, ValueError):
+        return UnsupportedError(
+            "Paddle's kernels can't run backward through a layer that was given an empty batch; leave it out (a backward with weight=0 "
+            "computes nothing)"
         )
     return error

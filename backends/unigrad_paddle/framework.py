@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle import _C_ops
 from paddle.base import core
@@ -34,7 +33,6 @@ __all__ = [
     "instance_norms",
     "is_initialized",
     "is_leaf_node",
-    "mortal_one",
     "node_of",
     "operation_table",
     "operations",
@@ -93,19 +91,6 @@ def allocated() -> int:
 def bump_version(tensor: Any) -> None:
     """Count up the version that saved tensors are compared with; ``set_value`` and optimizers do not."""
     tensor._bump_inplace_version()
-
-
-class _Memory(np.ndarray):  # type: ignore[type-arg]  # one number
-    """Memory that can be referred to weakly, which Paddle's own can't."""
-
-
-def mortal_one() -> tuple[Any, Callable[[], bool]]:
-    """Return a tensor that holds the number one, and a function that tells whether its memory is alive."""
-    memory = np.ones(1, np.float32).view(_Memory)
-    made = paddle.empty([1], "float32")
-    made.get_tensor()._share_data_with(core.from_dlpack(memory.__dlpack__()))
-    reference = weakref.ref(memory)
-    return made, lambda: reference() is not None
 
 
 def view(tensor: Any) -> Any:
@@ -214,16 +199,6 @@ def _probe() -> Sequence[str]:
         (gradient,) = paddle.grad(view.sum(), leaf)
         return bool(view.shape == [1] and leaf.shape == [2] and gradient.tolist() == [5.0, 6.0])
 
-    def dies() -> bool:
-        one, alive = mortal_one()
-        held = (leaf * one).sum()
-        del one
-        before = alive()
-        held.backward()
-        leaf.clear_gradient(False)
-        return before and not alive()
-
-    check("_share_data_with", dies)
     check("_set_dims", shrinks)
     check("_bump_inplace_version", bumps)
     return missing

@@ -16,19 +16,16 @@ import numpy as np
 import paddle
 
 from unigrad.errors import GraphReleasedError, UnsupportedError
+from unigrad_paddle.engines import is_last
 from unigrad_paddle.faults import kept
-from unigrad_paddle.framework import mortal_one, node_of, shrink
+from unigrad_paddle.framework import node_of, shrink
+from unigrad_paddle.guards import register
 from unigrad_paddle.marks import GATES
-from unigrad_paddle.recompute import is_releasing
 
 _TRUE = paddle.full([1], True, "bool")
 _MINUS_ZERO = paddle.full([1], -0.0, "float32")
 
 Recompute = Callable[[Mapping[int, Any]], list[Any | None]]
-
-
-def _always() -> bool:
-    return True
 
 
 class Gates:
@@ -54,7 +51,6 @@ class Gates:
         self._spent = [0] * len(depends)
         self._vectors: list[Any | None] = [None] * len(depends)
         self._owed = [0] * len(depends)
-        self._senses: list[Callable[[], bool]] = [_always] * len(depends)
         self._taking: dict[int, frozenset[int]] = {}
         self._served: dict[int, int] = {}
         self._found: dict[int, Any] = {}
@@ -73,12 +69,12 @@ class Gates:
                 shrink(whole)  # so that what arrives here in a backward, only to be replaced, is one number
             else:
                 first = whole.flatten()[0:1]
-            whole.register_hook(self._hook(self._give, number))
+            register(whole, self._hook(self._give, number))
             if first.dtype != paddle.float32:
                 first = first.astype("float32")
             if several:
                 first = first.expand([len(outputs)])
-                first.register_hook(self._hook(self._note, number))
+                register(first, self._hook(self._note, number))
             firsts.append(first)
         self._inputs = ()
         return [self._gate(gate, output, firsts) for gate, output in enumerate(outputs)]
@@ -89,21 +85,12 @@ class Gates:
         parts = [firsts[number][gate : gate + 1] if several else firsts[number] for number in numbers]
         joined = paddle.concat(parts) if len(parts) > 1 else parts[0].scale(1.0)  # a node of its own in any case
         ones = paddle.ones([len(parts)], "float32")
-        joined.register_hook(lambda gradient: ones)
-        zero = paddle.where(_TRUE, _MINUS_ZERO, self._sensed(joined, gate)[0:1]).reshape([1] * output.ndim)
+        register(joined, lambda gradient: ones)
+        zero = paddle.where(_TRUE, _MINUS_ZERO, joined[0:1]).reshape([1] * output.ndim)
         made = output.detach() + (zero if zero.dtype == output.dtype else zero.astype(output.dtype))
-        made.register_hook(self._hook(self._store, gate))
+        register(made, self._hook(self._store, gate))
         GATES.add([node_of(made)])
         return made
-
-    def _sensed(self, joined: Any, gate: int) -> Any:
-        """Return the tensor after an operation that saves a one, which Paddle lets go of in a backward that releases the graph."""
-        one, self._senses[gate] = mortal_one()
-        return joined * one
-
-    def _last(self, taking: frozenset[int]) -> bool:
-        """Whether the backward that runs is known to be the last one of the graph."""
-        return is_releasing() or not any(self._senses[gate]() for gate in taking)
 
     def _hook(self, function: Callable[[int, Any], Any], number: int) -> Callable[[Any], Any]:
         def hook(gradient: Any) -> Any:
@@ -131,7 +118,7 @@ class Gates:
             self._run(number, taking)
         found = self._found.pop(number, None)
         self._waiting.discard(number)
-        if not self._waiting and self._last(taking):
+        if not self._waiting and is_last():
             self._recompute = None
         for gate in taking:
             self._owed[gate] -= 1
@@ -166,5 +153,5 @@ class Gates:
             self._spent[gate] = self._counts[gate]
         self._served = {gate: self._counts[gate] for gate in gates}
         self._found = dict(enumerate(found))
-        if len(self._depends) == 1 and self._last(taking):
+        if len(self._depends) == 1 and is_last():
             self._recompute = None  # nothing more will be asked of it, and its arguments can go

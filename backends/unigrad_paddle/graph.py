@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from unigrad.errors import NoGraphError, UnsupportedError
+from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad_paddle.arrays import is_floating
 from unigrad_paddle.framework import is_leaf_node, node_of
 from unigrad_paddle.leaves import is_known, leaf_of
 from unigrad_paddle.marks import RELEASED
+from unigrad_paddle.pylayers import PREFIX, first_nested, first_spent
 from unigrad_paddle.stand_ins import original
 from unigrad_paddle.usage import current
 
 __all__ = ["Graph", "refuse_fatal", "trace", "walk"]
 
 _REENTRANT = "GradNodePyLayer_RecomputeFunction"
-_ONCE = ("GradNodePyLayer", "Dy2StGradNode")
+_ONCE = (PREFIX, "Dy2StGradNode")
 _WANTS_INPUT = {"PreluGradNode": "PReLU", "InstanceNormGradNode": "InstanceNorm"}
 """Nodes whose kernels write the gradient of their input whether or not it is wanted: one ends the process, the other fails."""
 
@@ -84,6 +85,12 @@ def trace(losses: Sequence[Any]) -> Graph:
             "gradient here; use unigrad.checkpoint, or pass use_reentrant=False to it"
         )
     released = RELEASED.first(nodes)
+    spent = first_spent(once) if released is None else None
+    if spent is not None:
+        raise GraphReleasedError(
+            f"{spent.name()} in the graph of this loss was run by a backward outside of a collector, and Paddle can run it only once, "
+            "retained or not; run the forward again"
+        )
     return Graph(list(losses), nodes, ends, once, None if released is None else str(released.name()))
 
 
@@ -121,3 +128,9 @@ def refuse_fatal(nodes: Sequence[Any], names: Sequence[str]) -> None:
                         f"a {layer} has an input that needs no gradient, for which Paddle's kernel can't run backward (it would end the "
                         "process); watch the input, or set x.stop_gradient = False on a detached copy of it"
                     )
+    nested = first_nested([node for node, name in zip(nodes, names, strict=True) if name.startswith(PREFIX)])
+    if nested is not None:
+        raise UnsupportedError(
+            f"{nested.name()} has outputs inside of lists, at which Paddle's engine ends the process unless each of them gets a gradient; "
+            "let the PyLayer return a flat tuple of tensors"
+        )

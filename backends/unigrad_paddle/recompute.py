@@ -10,7 +10,6 @@ from contextlib import contextmanager
 class _State(threading.local):
     depth = 0
     forwards = 0
-    releasing = False
 
 
 _state = _State()
@@ -44,18 +43,3 @@ def inside_region() -> Iterator[None]:
         yield
     finally:
         _state.forwards -= 1
-
-
-def is_releasing() -> bool:
-    """Whether the backward that runs in this thread now is the last one of its graph."""
-    return _state.releasing
-
-
-@contextmanager
-def releasing(last: bool) -> Iterator[None]:
-    """Say of a backward whether it is the last one of its graph."""
-    before, _state.releasing = _state.releasing, last
-    try:
-        yield
-    finally:
-        _state.releasing = before

@@ -13,16 +13,17 @@ from typing import Any
 
 import paddle
 
-from unigrad.errors import GraphReleasedError, UnsupportedError
+from unigrad.errors import ArgumentError, GraphReleasedError, UnsupportedError
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.engine import engine, parallel
+from unigrad_paddle.engines import releasing
 from unigrad_paddle.faults import explained
 from unigrad_paddle.framework import shares_memory, view
 from unigrad_paddle.graph import Graph, trace
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.marks import GATES, RELEASED, forget_failed
-from unigrad_paddle.recompute import in_recompute, in_region, releasing
+from unigrad_paddle.recompute import in_recompute, in_region
 from unigrad_paddle.stand_ins import original
 from unigrad_paddle.usage import Region
 
@@ -105,6 +106,12 @@ def vjp(
             )
     finally:
         RELEASED.add(graph.once)
+    for target, value in zip(asked, found, strict=True):
+        if value is not None and value.shape != target.shape:
+            raise ArgumentError(
+                f"a gradient has the shape {tuple(value.shape)}, its tensor {tuple(target.shape)}: a hook, or the backward of a PyLayer, "
+                "returns one of another shape"
+            )
     given = [vector for vector in cotangents if vector is not None]
     results = {
         id(target): value.clone() if value is not None and any(shares_memory(value, one) for one in given) else value
@@ -162,30 +169,17 @@ def _merged(losses: Sequence[Any], cotangents: Sequence[Any | None]) -> tuple[li
     return unique, [vectors[id(loss)] for loss in unique]
 
 
-class _Depth:
-    partial = 0
-
-
 def _partial(
     losses: list[Any], vectors: list[Any | None], asked: list[Any], retain: bool, create: bool
 ) -> list[Any | None]:
     """Ask ``paddle.grad``, which touches no ``.grad`` and computes only what leads to a target."""
-    if _Depth.partial:
-        raise UnsupportedError(
-            "a backward inside another one that collects inputs only, or leaves of no block: Paddle's engine for these kills the "
-            "process when it is nested. Open the inner collector on a block that holds all leaves of its loss"
-        )
-    _Depth.partial += 1
     try:
         found: list[Any | None] = paddle.grad(
             losses, asked, vectors, retain_graph=True if retain else None, create_graph=create, allow_unused=True
         )
     except BaseException:
-        if _Depth.partial == 1:
-            forget_failed()
+        forget_failed()
         raise
-    finally:
-        _Depth.partial -= 1
     return found
 
 

@@ -10,7 +10,7 @@ from unigrad_paddle import leaves, marks
 from unigrad_paddle.framework import node_of, operation_table, operations
 
 import unigrad
-from unigrad import GraphReleasedError, StaleGraphError, UnsupportedError
+from unigrad import ArgumentError, ArgumentTypeError, GraphReleasedError, StaleGraphError, UnsupportedError
 
 X = paddle.to_tensor([[1.0, 2.0], [3.0, 5.0]])
 
@@ -122,17 +122,30 @@ def test_a_graph_with_a_region_is_freed_with_its_loss():
     assert alive_after_backward(product) < 1000 < alive_after_backward(unigrad.checkpoint(product, blocks=[]))
 
 
-def test_what_a_hook_raises_is_raised():
-    """G15: as Paddle gives it, since the hook is the user's; recording stays on and nothing is collected."""
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["hook", "after accumulation", "PyLayer"])
+def test_what_a_user_s_function_raises_in_a_backward_is_raised(kind, where):
+    """C11, G15: Paddle hands on its text only, as an OSError; recording stays on and nothing is collected."""
     weight = leaf(1, 2)
 
-    def fail(gradient):
-        raise KeyError("own")
+    def fail(*gradient):
+        raise kind("own")
 
-    weight.register_hook(fail)
+    class Fails(paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(ctx, a):
+            return a * 1.0
+
+        backward = staticmethod(lambda ctx, gradient: fail())
+
+    hidden = Fails.apply(weight) if where == "PyLayer" else weight * 1.0
+    if where == "hook":
+        hidden.register_hook(fail)
+    if where == "after accumulation":
+        weight._register_backward_hook(fail)
     with collector_of({"w": weight}) as collector:
-        with pytest.raises(OSError, match="own"):
-            collector.backward((weight * weight).sum())
+        with pytest.raises(kind, match="own"):
+            collector.backward(hidden.sum())
         assert not collector.gradients
     assert weight.grad is None
     assert paddle.is_grad_enabled()
@@ -311,3 +324,51 @@ def test_a_collector_inside_a_compiled_step_is_refused():
     paddle.jit.to_static(Step(), full_graph=True)(X)
     assert raised
     assert "to_static" in raised[0]
+
+
+@pytest.mark.parametrize("where", ["hook", "leaf", "PyLayer"])
+def test_a_gradient_of_another_shape_is_an_error(where):
+    """G6, G12: Paddle takes it without a word, and hands it on."""
+    weight = leaf(1, 2)
+
+    class Wrong(paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(ctx, a):
+            return a * 1.0
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return paddle.ones([3, 3])
+
+    hidden = Wrong.apply(weight) if where == "PyLayer" else weight * 1.0
+    if where != "PyLayer":
+        (hidden if where == "hook" else weight).register_hook(lambda gradient: paddle.ones([3, 3]))
+    with collector_of({"w": weight}) as collector:
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=r"\(3, 3\).*\(2,\)"):
+            collector.backward(hidden.sum())
+        assert not collector.gradients
+    assert weight.grad is None
+
+
+def test_an_empty_batch_is_refused_by_name():
+    """M3, G11: Paddle's kernels have no backward for it; a weight of 0 computes nothing and works."""
+    model = nn.Linear(2, 1)
+    for run in (model, unigrad.checkpoint(model)):
+        with collector_of(model, "add") as collector, pytest.raises(UnsupportedError, match="empty batch"):
+            collector.backward(run(X[:0]).sum())
+        with collector_of(model, "add") as collector:
+            collector.backward(run(X).mean(), weight=2)
+            collector.backward(run(X[:0]).mean(), weight=0)
+        assert collector.gradients["weight"].flatten().tolist() == [2, 3.5]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_compiled_program_that_ran_outside_of_a_collector_is_released():
+    """G3: it runs backward once."""
+    model = paddle.jit.to_static(nn.Linear(2, 1), full_graph=True)
+    loss = model(X).sum()
+    loss.backward(retain_graph=True)
+    model.clear_gradients(False)
+    with collector_of(model) as collector, pytest.raises(GraphReleasedError, match="to_static"):
+        collector.backward(loss)
+    assert model.weight.grad is None

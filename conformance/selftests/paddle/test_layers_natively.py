@@ -9,9 +9,10 @@ from paddle import nn
 from unigrad_paddle.layers import describe
 
 import unigrad
-from unigrad import NotBuiltError
+from unigrad import BatchCoupledError, NotBuiltError, RecomputeMismatchError
 
 X = paddle.to_tensor(np.random.default_rng(0).standard_normal((4, 3, 5, 5)).astype("float32"))
+EPS = float(np.finfo(np.float32).eps)
 
 
 def test_names_roles_and_native_names():
@@ -179,3 +180,80 @@ def test_a_checkpointed_layer_is_a_layer_in_containers():
     assert twin[0].weight is not inner.weight
     model.set_state_dict({name: value * 2 for name, value in twin.state_dict().items()})
     assert np.array_equal(inner.weight.numpy(), 2 * twin[0].weight.numpy())
+
+
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+@pytest.mark.parametrize("run", [unigrad.checkpoint, lambda model: unigrad.microbatch(model, 3)])
+@pytest.mark.parametrize("around", [False, True])
+def test_a_weight_that_a_hook_computes_leads_to_its_parameters(norm, run, around):
+    """C1, C10: the hook of a layer runs before the region of that layer, and leaves a tensor with a graph among the buffers."""
+    if around and norm is nn.utils.spectral_norm and run is not unigrad.checkpoint:
+        run = unigrad.checkpoint  # parts are refused, see below
+    model = nn.Sequential(norm(nn.Linear(3, 2)), nn.Tanh())
+    block = unigrad.wrap(model)
+    state = block.state()
+    found = []
+    for form in (model, run(model) if around else nn.Sequential(run(model[0]), model[1])):
+        block.load_state(state)
+        with unigrad.GradientCollector(model) as collector:
+            loss = form(X[:, :, 0, 0]).square().sum()
+            collector.backward(loss, retain_graph=True)
+            collector.backward(loss)
+        found.append(({name: value.numpy() for name, value in collector.gradients.items()}, block.state()))
+    (plain, after), (other, after_other) = found
+    assert len(plain) > 1
+    assert plain.keys() == other.keys()
+    for name, value in plain.items():
+        np.testing.assert_allclose(other[name], value, rtol=0, atol=40 * EPS * np.abs(value).max(), err_msg=name)
+    for name, value in after.items():
+        assert value.tobytes() == after_other[name].tobytes(), name
+
+
+def test_parts_of_a_layer_whose_weight_is_computed_after_a_step():
+    """M5: the weight differs from that of the last forward, and is no buffer that couples samples; the vector of a power iteration is."""
+    for norm in (nn.utils.weight_norm, nn.utils.spectral_norm):
+        model = nn.Sequential(norm(nn.Linear(3, 2)))
+        run = unigrad.microbatch(model, 2)
+        run.enabled = False
+        run(X[:, :, 0, 0])
+        run.enabled = True
+        with paddle.no_grad():
+            for parameter in model.parameters():
+                parameter.scale_(2.0)
+        if norm is nn.utils.weight_norm:
+            np.testing.assert_allclose(run(X[:, :, 0, 0]).numpy(), model(X[:, :, 0, 0]).numpy(), rtol=0, atol=40 * EPS)
+        else:
+            with pytest.raises(BatchCoupledError, match=r"0\.weight_[uv]"):
+                run(X[:, :, 0, 0])
+
+
+def test_what_is_not_reached_again_in_a_recompute_is_an_error():
+    """C8: its gradient would be zero in silence."""
+    model = nn.Linear(3, 2)
+    used = [True]
+
+    def scaled(x):
+        return x * (model.bias[0] if used[0] else model.bias[0].detach())
+
+    x = paddle.ones([2])
+    with unigrad.GradientCollector(model, on_unused="ignore") as collector:
+        loss = unigrad.checkpoint(scaled, blocks=[model])(collector.watch(x, "x")).sum()
+        used[0] = False
+        with pytest.raises(RecomputeMismatchError, match=r"\(2,\).*needs a gradient"):
+            collector.backward(loss)
+        assert not collector.gradients
+        used[0] = True
+        collector.backward(loss)
+    assert collector.gradients["bias"].tolist() == [2, 0]
+
+
+def test_a_parameter_that_was_taken_out_since_the_forward_is_in_its_place_in_the_recompute():
+    """C8: the values are those of the forward, and afterwards the place is empty again."""
+    model = nn.Linear(3, 2)
+    bias = model.bias
+    with unigrad.GradientCollector({"bias": bias}) as collector:
+        loss = unigrad.checkpoint(model)(paddle.ones([1, 3])).sum()
+        del model._parameters["bias"]
+        collector.backward(loss)
+    assert collector.gradients["bias"].tolist() == [1, 1]
+    assert "bias" not in model._parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType
+from collections.abc import Callable, Mapping, Sequence
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 import paddle
@@ -30,11 +30,11 @@ __all__ = [
     "allocated",
     "batch_norms",
     "bump_version",
+    "exchange_operations",
     "instance_norms",
     "is_initialized",
     "is_leaf_node",
     "node_of",
-    "operation_table",
     "operations",
     "shares_memory",
     "shrink",
@@ -51,7 +51,7 @@ Node = type(paddle.to_tensor(1.0, stop_gradient=False).scale(2.0).grad_fn)
 batch_norms = (_BatchNormBase, BatchNorm)
 instance_norms = _InstanceNormBase
 
-operation_table: dict[str, Any] = vars(_C_ops)
+_table: dict[str, Any] = vars(_C_ops)
 """Every operation that Paddle's Python layer calls, by name; looked up at each call."""
 
 _METHODS = (
@@ -78,9 +78,25 @@ def operations() -> dict[str, Any]:
     """Return the operations of the table that a model may call; the gradients of operations are called by the engine alone."""
     return {
         name: value
-        for name, value in operation_table.items()
+        for name, value in _table.items()
         if isinstance(value, BuiltinFunctionType) and not name.endswith("_grad")
     }
+
+
+class _Exchanged(ModuleType):
+    """Class of the module of operations while others stand for them; to put 900 into its place would take longer than a small step."""
+
+    others: Mapping[str, Any] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        found = _Exchanged.others.get(name)
+        return super().__getattribute__(name) if found is None else found
+
+
+def exchange_operations(others: Mapping[str, Any] | None) -> None:
+    """Have others stand for the operations of these names; None undoes it."""
+    _Exchanged.others = others or {}
+    _C_ops.__class__ = ModuleType if others is None else _Exchanged
 
 
 def allocated() -> int:
@@ -95,7 +111,8 @@ def bump_version(tensor: Any) -> None:
 
 def view(tensor: Any) -> Any:
     """Return a tensor of its own over the same memory, recorded; Paddle has no view of nothing."""
-    return _C_ops.view_shape(tensor, tensor.shape) if tensor.size else tensor.clone()
+    shape = tensor.shape
+    return tensor.clone() if 0 in shape else _C_ops.view_shape(tensor, shape)
 
 
 def shrink(view: Any) -> None:
@@ -160,6 +177,18 @@ def _holds_hook() -> bool:
     return held and alive() is None
 
 
+def _exchanges() -> bool:
+    """Whether an operation is looked up at each call."""
+    seen = []
+    plain = _table["matmul"]
+    exchange_operations({"matmul": lambda *args: seen.append(args) or plain(*args)})
+    try:
+        product = paddle.matmul(paddle.ones([1, 1]), paddle.ones([1, 1]))
+    finally:
+        exchange_operations(None)
+    return bool(len(seen) == 1 and product.shape == [1, 1] and _C_ops.matmul is plain)
+
+
 def _probe() -> Sequence[str]:
     """Return what is missing or acts otherwise."""
     missing = []
@@ -179,7 +208,7 @@ def _probe() -> Sequence[str]:
     check("one object per node", lambda: product.grad_fn is product.grad_fn)
     check("the node of a leaf", lambda: is_leaf_node(leaf.grad_fn) and leaf.grad_fn in product.grad_fn.next_functions)
     check("node_ptr", lambda: node.node_ptr() != leaf.grad_fn.node_ptr())
-    check("_C_ops", lambda: len(operations()) > 800 and "matmul" in operation_table)
+    check("_C_ops", lambda: len(operations()) > 800 and "matmul" in _table and _exchanges())
     check("methods of Tensor", lambda: {"__add__", "detach", "_getitem_dygraph"} <= vars(Tensor).keys())
     check("host_memory_stat_current_value", lambda: allocated() > 0)
     check("_register_post_hook", lambda: _holds_hook())

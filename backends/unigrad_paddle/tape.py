@@ -228,8 +228,7 @@ def _lasting(gradient: Any) -> Any:
     """Return what shares memory with a gradient and outlives its being cleared."""
     if gradient.is_selected_rows():
         raise UnsupportedError("a sparse gradient (Embedding with sparse=True) is neither copied nor summed by Paddle")
-    with paddle.no_grad():
-        return view(gradient)
+    return view(gradient.detach())
 
 
 def release(graph: Graph) -> None:

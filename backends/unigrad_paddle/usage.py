@@ -1,6 +1,6 @@
 """Tell which leaf tensors take part in recorded operations of a thread.
 
-Paddle tells nobody of an operation. So the table of operations, and those methods of a tensor that compute without it, are
+Paddle tells nobody of an operation. So the operations, and those methods of a tensor that compute without them, are
 exchanged for ones that look at their arguments, while a region waits for the use of some leaf. Layer hooks would be wrong in both
 directions: they miss functional use and report layers whose parameters no operation took.
 """
@@ -17,7 +17,7 @@ import paddle
 
 from unigrad.errors import UnsupportedError
 from unigrad_paddle.arrays import half, is_half
-from unigrad_paddle.framework import Tensor, operation_table, operations, wrap_methods
+from unigrad_paddle.framework import Tensor, exchange_operations, operations, wrap_methods
 from unigrad_paddle.leaves import know, unknown
 from unigrad_paddle.stand_ins import any_stand_in, original, stands_in
 
@@ -150,8 +150,7 @@ def _watching(function: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-_plain_operations = operations()
-_watched_operations = {name: _watching(function) for name, function in _plain_operations.items()}
+_watched_operations = {name: _watching(function) for name, function in operations().items()}
 _plain_methods, _watched_methods = wrap_methods(_watching)
 
 
@@ -168,10 +167,10 @@ def _uninstall() -> None:
     with _lock:
         _installed -= 1
         if not _installed:
-            _exchange(_plain_operations, _plain_methods)
+            _exchange(None, _plain_methods)
 
 
-def _exchange(operations: dict[str, Any], methods: dict[str, Any]) -> None:
-    operation_table.update(operations)
+def _exchange(operations: dict[str, Any] | None, methods: dict[str, Any]) -> None:
+    exchange_operations(operations)
     for name, method in methods.items():
         setattr(Tensor, name, method)

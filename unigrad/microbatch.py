@@ -437,7 +437,7 @@ class _Guard:
         self.watching.__exit__(None, None, None)
         if kind is not None or not self.entries:
             return
-        block = self.backend.block
+        block, arrays = self.backend.block, self.backend.arrays
         originals = [entry.tensor for entry in self.entries]
         now = block.swap(self.entries, originals)
         moved = [
@@ -450,7 +450,7 @@ class _Guard:
             return
         for tensor, value in zip(originals, self.values, strict=True):
             if value is not None:
-                self.backend.arrays.assign(tensor, self.backend.arrays.to_numpy(value))
+                arrays.assign(tensor, arrays.to_numpy(value))
         self.random.restore()
         raise _coupled(moved[0], "is a buffer that the forward changes")
 

@@ -19,11 +19,15 @@ from unigrad_tensorflow.private import (
     add_callback,
     any_tape,
     differentiable,
+    outermost,
     owner,
     raw,
     remove_callback,
     stopped,
+    tell_no_more,
+    tell_of_records,
     variable_of,
+    watch_graph,
     watcher_new,
     watcher_remove,
     watcher_variables,
@@ -221,6 +225,7 @@ class Recorder:
         self.foreign: Callable[[Any], bool] | None = None
         self.every: Callable[[str, Any], None] | None = None
         self._watcher: Any = None
+        self._undo: Callable[[], None] | None = None
 
     def renew(self) -> None:
         """Forget which variables were accessed."""
@@ -248,20 +253,56 @@ class Recorder:
         self, operation: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
         """Take note of one operation."""
-        if graph is not self.graph:
-            return
         if type(operation) is bytes:
             operation = operation.decode()
-        if self.every is not None:
+        # In a trace the body of a loop is traced too, and its call is told of without its operations.
+        if self.every is not None and (graph is self.graph or self.graph is not None):
             self.every(operation, inputs)
-        if not outputs:
-            return
+        if graph is None and self.graph is None and outputs:
+            self._note(operation, inputs, outputs)
+
+    def _put(self, operation: Any) -> None:
+        """Take note of an operation that has been put into the graph."""
+        if current() is self:
+            self._note(operation.type, operation.inputs, operation.outputs)
+
+    def _note(self, operation: str, inputs: Any, outputs: Any) -> None:
         # TensorFlow stops recording for the call of a traced function too, whose form for a tape has a name of its own.
         if stopped() and not self.within and not operation.startswith("__forward_"):
             if operation == "StopGradient":  # which TensorFlow runs while recording is stopped
                 self._use_all(inputs)
             self.renew()  # what else was accessed until now is no use
             return
+        below, unseen, stale = self._below(operation, inputs)
+        if unseen and not stale and self.graph is None:
+            found = self._accessed()
+            stale = bool(found)
+            below += [leaf for leaf in found if leaf.trainable()]
+        if stale:
+            self.renew()
+        if below:
+            if operation != READ:
+                self._use(below)
+            if not is_cut(operation):
+                self._make(operation, outputs, below)
+
+    def record(self, operation: str, outputs: Any, inputs: Any) -> None:
+        """Take note of an operation that was recorded by hand: its result need not come from operations that have a gradient."""
+        if self.every is not None:
+            self.every(operation, inputs)
+        if operation == CAPTURE:  # a placeholder stands for what was captured
+            for tensor, captured in zip(outputs, inputs, strict=True):
+                if node_of(captured) is not None:
+                    attach(tensor, node_of(captured))
+        elif outputs and not (stopped() and not self.within):
+            below, _, _ = self._below(operation, inputs)
+            if below and operation != READ:
+                self._use(below)
+                before = [node for node in map(node_of, outputs) if type(node) is Node]
+                self._make(operation, outputs, [*below, *before])
+
+    def _below(self, operation: str, inputs: Any) -> tuple[list[Any], bool, bool]:
+        """Return nodes and leaves among the inputs, whether there is a tensor without, and whether there is a variable."""
         local = self.local
         below: list[Any] = []
         unseen = stale = False
@@ -279,11 +320,7 @@ class Recorder:
                         continue
                     if operation in WITHOUT_VALUE:
                         continue
-                    node = next((leaf for leaf in self._accessed() if leaf.handles(tensor)), None)
-                    if node is None and self.every is not None and operation.startswith("__"):
-                        # A function traced before tells of its variables only to tapes, which a region hides.
-                        variable = variable_of(tensor)
-                        node = None if variable is None else leaf_of(variable)
+                    node = self._leaf(tensor, operation)
                     if node is None:
                         continue
             kind = type(node)
@@ -297,23 +334,32 @@ class Recorder:
             if self.entering is not None:
                 self.entering(operation, tensor, node)
             below.append(node)
-        if unseen and not stale:
-            found = self._accessed()
-            stale = bool(found)
-            below += [leaf for leaf in found if leaf.trainable()]
-        if stale:
-            self.renew()
-        if not below:
-            return
-        if operation != READ:
-            for node in below:
-                if type(node) is Leaf:
-                    self.use(node)
-        if is_cut(operation):
-            return
+        return below, unseen, stale
+
+    def _use(self, below: list[Any]) -> None:
+        for node in below:
+            if type(node) is Leaf:
+                self.use(node)
+
+    def _leaf(self, tensor: Any, operation: str) -> Leaf | None:
+        """Return the variable of a handle that is not known yet."""
+        handle = outermost(tensor)
+        if handle is not tensor:
+            known = node_of(handle)
+            if type(known) is Leaf:
+                attach(tensor, known)
+                return known
+        found = next((leaf for leaf in self._accessed() if leaf.handles(handle)), None)
+        if found is None and self.every is not None and operation.startswith("__"):
+            # A function traced before tells of its variables only to tapes, which a region hides.
+            variable = variable_of(handle)
+            found = None if variable is None else leaf_of(variable)
+        return found
+
+    def _make(self, operation: str, outputs: Any, below: list[Any]) -> None:
         made = None
         for tensor in outputs:
-            if tensor.dtype.is_floating or tensor.dtype.is_complex:
+            if tensor.dtype.is_floating or tensor.dtype.is_complex or tensor.dtype == tf.variant:  # a list of tensors
                 if made is None:
                     made = Node(tuple(below), self.epoch, operation)
                 tensor._unigrad = made
@@ -325,9 +371,15 @@ class Recorder:
         self.renew()
         _state.recorders.append(self)
         add_callback(self.note)
+        tell_of_records(_recorded)
+        if self.graph is not None:
+            self._undo = watch_graph(self.graph, self._put)
         return self
 
     def __exit__(self, *details: object) -> None:
+        tell_no_more()
+        if self._undo is not None:
+            self._undo()
         innermost = _state.recorders[-1] is self
         _state.recorders.remove(self)
         if self._watcher is not None:
@@ -347,7 +399,14 @@ def leaf_of(variable: Any) -> Leaf:
     return leaf if leaf is not None and leaf.variable is variable else register(owner(variable))
 
 
+def _recorded(operation: str, outputs: Any, inputs: Any) -> None:
+    recorder = current()
+    if recorder is not None:
+        recorder.record(operation, outputs, inputs)
+
+
 READ = "ReadVariableOp"
+CAPTURE = "captured_value"
 WITHOUT_VALUE = frozenset(
     {"VarIsInitializedOp", "VariableShape", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import keras
@@ -17,6 +19,7 @@ try:
     from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context, imperative_grad, record
+    from tensorflow.python.eager.polymorphic_function.concrete_function import _ForwardBackwardCall
     from tensorflow.python.framework import auto_control_deps, op_callbacks
     from tensorflow.python.framework.ops import _gradient_registry
     from tensorflow.python.ops import gen_array_ops, gen_resource_variable_ops
@@ -39,6 +42,7 @@ __all__ = [
     "function_operations",
     "identity",
     "in_symbolic_call",
+    "outermost",
     "owner",
     "present_seed_generator",
     "raw",
@@ -49,8 +53,11 @@ __all__ = [
     "should_record",
     "stop_recording",
     "stopped",
+    "tell_no_more",
+    "tell_of_records",
     "unstopped",
     "variable_of",
+    "watch_graph",
     "watcher_new",
     "watcher_remove",
     "watcher_variables",
@@ -133,6 +140,90 @@ def variable_of(handle: Any) -> Any:
                 if isinstance(outer, tf.Variable) and outer.handle is handle:
                     return outer
     return None
+
+
+def outermost(tensor: Any) -> Any:
+    """Return what a placeholder of a traced function stands for outside of all functions that are being traced; else the tensor itself."""
+    while tf.is_symbolic_tensor(tensor) and tensor.op.type == "Placeholder":
+        outer = next((outer for outer, inner in getattr(tensor.graph, "captures", ()) if inner is tensor), None)
+        if outer is None:
+            break
+        tensor = outer
+    return tensor
+
+
+class _Told:
+    """Exchanges what TensorFlow calls to record an operation by hand, while somebody wants to know of it.
+
+    A custom gradient, the call of a traced function and the reading of a variable in a trace are recorded this way, and in a trace no op
+    callback is told of the call of a function.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.plain = record.record_operation
+        self.plain_call = _ForwardBackwardCall.record
+        self.callback: Callable[[str, Sequence[Any], Sequence[Any]], None] = lambda *_: None
+
+    def record(self, op_type: str, output_tensors: Any, input_tensors: Any, *rest: Any, **named: Any) -> None:
+        """Record, and tell."""
+        self.plain(op_type, output_tensors, input_tensors, *rest, **named)
+        self.callback(op_type, output_tensors, input_tensors)
+
+    def call(self, call: Any, outputs: Any) -> None:
+        """Record the call of a function, and tell if it is a part of a function that is being traced."""
+        self.plain_call(call, outputs)
+        if not tf.executing_eagerly():
+            operation = outputs if isinstance(outputs, tf.Operation) else outputs[0].op if outputs else None
+            if operation is not None:
+                self.callback(operation.get_attr("f").name, operation.outputs, call._inference_args)
+
+
+_told = _Told()
+
+
+def tell_of_records(callback: Callable[[str, Sequence[Any], Sequence[Any]], None]) -> None:
+    """Have ``callback(operation, outputs, inputs)`` called after each operation that code records by hand, in every thread."""
+    with _told.lock:
+        _told.users += 1
+        _told.callback = callback
+        if _told.users == 1:
+            record.record_operation = _told.record
+            _ForwardBackwardCall.record = lambda call, outputs: _told.call(call, outputs)
+
+
+def tell_no_more() -> None:
+    """Undo :func:`tell_of_records`."""
+    with _told.lock:
+        _told.users -= 1
+        if not _told.users:
+            record.record_operation = _told.plain
+            _ForwardBackwardCall.record = _told.plain_call
+
+
+def watch_graph(graph: Any, callback: Callable[[Any], None]) -> Callable[[], None]:
+    """Call ``callback(operation)`` for each operation that is put into a graph; returns the undo.
+
+    Of those that are not made by the functions of operations, as in ``tf.vectorized_map``, op callbacks are not told.
+    """
+    create = graph._create_op_internal
+    plain = isinstance(create, MethodType)
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        made = create(*args, **kwargs)
+        callback(made)
+        return made
+
+    graph._create_op_internal = told
+
+    def undo() -> None:
+        if plain:
+            del graph._create_op_internal
+        else:
+            graph._create_op_internal = create
+
+    return undo
 
 
 def differentiated(tape: Any, losses: Sequence[Any], sources: Sequence[Any], given: Any) -> list[Any]:
@@ -231,10 +322,15 @@ def _try_out() -> None:
         told.extend(outputs)
 
     x = tf.constant(1.0)
+    by_hand: list[Any] = []
+    double = tf.custom_gradient(lambda x: (x * 2.0, lambda gradient: gradient * 2.0))
     add_callback(note)
+    tell_of_records(lambda _, outputs, inputs: by_hand.extend((*outputs, *inputs)))
     try:
         y = x * 2.0
+        z = double(x)
     finally:
+        tell_no_more()
         remove_callback(note)
     y._unigrad_try = None
     with tf.GradientTape() as tape:
@@ -247,6 +343,7 @@ def _try_out() -> None:
         what
         for what, found in (
             ("op callbacks that see outputs", any(one is y for one in told)),
+            ("custom gradients that can be seen", {id(x), id(z)} <= {id(one) for one in by_hand}),
             ("tapes that can be asked", noticed),
             ("losses of a layer", isinstance(getattr(layer, "_losses", None), list)),
             ("variables tracked by a layer", hasattr(layer, "_trainable_variables") and hasattr(layer, "_layers")),

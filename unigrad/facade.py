@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from unigrad.errors import UnsupportedError
 
-__all__ = ["SLOTS", "Facade", "again", "class_of", "make", "plain_of", "run_forward"]
+__all__ = ["SLOTS", "Facade", "ForwardFacade", "again", "class_of", "make", "plain_of", "run_forward"]
 
 SLOTS = ("__unigrad_plain__", "__unigrad_run__", "enabled")
 """What a facade has of its own, under names that a framework passes over which looks for members to save."""
@@ -69,6 +69,20 @@ class Facade:
                 "state instead, with unigrad.wrap(model).save(path), or pass functions defined at the top of a module"
             ) from cause
         return make, (self.__unigrad_kind__, self.__unigrad_plain__, self.__unigrad_run__, self.enabled)
+
+
+class ForwardFacade(Facade):
+    """Of a model whose forward is its method ``forward``."""
+
+    __slots__ = ()
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """The plain forward, run; a property is found before ``__dict__``, where another forward may have been put."""
+        return self.__unigrad_forward__
+
+    def __unigrad_forward__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return run_forward(self, self.__unigrad_plain__.forward, args, kwargs)
 
 
 def make(kind: type[Facade], plain: Any, run: Callable[..., Any], enabled: bool = True) -> Any:

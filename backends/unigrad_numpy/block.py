@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from unigrad.facade import ForwardFacade, make
 from unigrad.protocols import Entry, Structure
-from unigrad_numpy.facade import facade as facade
 from unigrad_numpy.graph import changed_state, state
 from unigrad_numpy.nn import BatchNorm, Module
 from unigrad_numpy.structure import describe, places, unchanged
@@ -75,6 +75,11 @@ def couples_samples(model: Any) -> str | None:
 def copy(model: Any) -> Any:
     """Deep copy of the module."""
     return copying.deepcopy(model)
+
+
+def facade(model: Any, run: Callable[..., Any]) -> Any:
+    """Return a module that is ``model`` in everything but its forward, which is ``run(forward, *args, **kwargs)``."""
+    return make(ForwardFacade, model, run)
 
 
 def layers(model: Any) -> list[Module]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from unigrad.errors import UnsupportedError
-from unigrad.facade import SLOTS, Facade, class_of, make, run_forward
+from unigrad.facade import SLOTS, Facade, ForwardFacade, class_of, make
 from unigrad.tracing import called_not_read
 from unigrad_torch.compiled import keep_out, refuse_compiled
 
@@ -21,18 +21,13 @@ def _refuse(facade: Any) -> None:
         refuse_compiled(getattr(facade.__unigrad_run__, "what", "a checkpoint"))
 
 
-class _Facade(Facade):
+class _Facade(ForwardFacade):
     # of a base that all have in common, since an object changes its class only where both keep their slots in one place
     __slots__ = SLOTS
 
-    @property
-    def forward(self) -> Callable[..., Any]:
-        # a property is found before ``__dict__``, where some libraries put another forward
-        return self.__unigrad_forward__
-
     def __unigrad_forward__(self, /, *args: Any, **kwargs: Any) -> Any:
         _refuse(self)
-        return run_forward(self, self.__unigrad_plain__.forward, args, kwargs)
+        return super().__unigrad_forward__(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "__class__":

@@ -10,8 +10,8 @@ from typing import Any
 from toygrad import Buffer, Module, Parameter, Tensor, sequences, state
 from toygrad import layers as kinds
 
+from unigrad.facade import ForwardFacade, make
 from unigrad.protocols import Entry, Structure
-from unigrad_toy.facade import facade as facade
 
 ROLES = {
     kinds.Dense: "dense",
@@ -104,6 +104,10 @@ def couples_samples(model: Any) -> str | None:
 
 def copy(model: Any) -> Any:
     return copies.deepcopy(model)
+
+
+def facade(model: Any, run: Callable[..., Any]) -> Any:
+    return make(ForwardFacade, model, run)
 
 
 def layers(model: Any) -> list[Any]:

@@ -16,6 +16,10 @@ from unigrad_mindspore.versions import version as version
 from unigrad_mindspore.versions import written
 
 _WIDE = {"bfloat16"}
+_WHOLE = frozenset(
+    getattr(mindspore, name)
+    for name in ("bool_", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+)
 
 
 def is_tensor(obj: object) -> bool:
@@ -43,9 +47,14 @@ def requires_gradient(tensor: Any) -> bool:
     return bool(tensor._requires_grad) and is_floating(tensor)
 
 
+def is_whole(tensor: Any) -> bool:
+    """Whether the dtype is one of whole numbers or bool: MindSpore makes such parameters trainable too, by default."""
+    return tensor.dtype in _WHOLE
+
+
 def never_trainable(tensor: Any) -> bool:
     """Whether the tensor was made without taking gradients: a parameter that was frozen later still has its node."""
-    return not tensor._requires_grad and tensor._grad_node is None
+    return (not tensor._requires_grad and tensor._grad_node is None) or is_whole(tensor)
 
 
 def view(tensor: Any) -> np.ndarray[Any, Any]:

@@ -11,10 +11,12 @@ from mindspore import Parameter, nn
 from mindspore.experimental import optim as experimental
 
 from unigrad.protocols import Entry, Structure
+from unigrad_mindspore.arrays import is_whole
 from unigrad_mindspore.cells import BATCH_NORMS, describe, duplicate, inner, places, unchanged
 from unigrad_mindspore.dispatch import seen
 from unigrad_mindspore.facade import facade as facade
 from unigrad_mindspore.kernels import explained
+from unigrad_mindspore.precision import kept
 from unigrad_mindspore.pynative import cells_watched, raise_pending
 from unigrad_mindspore.usage import refuse_graph_mode, require_recording
 
@@ -50,7 +52,7 @@ def call(
             vars(layer)["training"] = False
         for layer, _ in statistics:
             vars(layer)["use_batch_statistics"] = False
-        with explained(), seen():
+        with explained(), seen(), kept():
             found = model(*args, **kwargs)
             raise_pending()
     finally:
@@ -130,7 +132,7 @@ def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:
 
 def trainable(parameter: Any) -> bool:
     """Whether the parameter is a leaf that requires a gradient."""
-    return bool(parameter._requires_grad and parameter._is_leaf)
+    return bool(parameter._requires_grad and parameter._is_leaf) and not is_whole(parameter)
 
 
 def set_trainable(parameter: Any, trainable: bool) -> None:

@@ -27,7 +27,9 @@ from unigrad.protocols import Region
 from unigrad_mindspore import dispatch
 from unigrad_mindspore.arrays import requires_gradient, view
 from unigrad_mindspore.captures import border_of, reached, refuse
+from unigrad_mindspore.kernels import explained
 from unigrad_mindspore.passes import clear_at_end, keeps
+from unigrad_mindspore.precision import Precision, kept
 from unigrad_mindspore.pynative import recorded, recording
 from unigrad_mindspore.recompute import in_recompute, recomputing
 from unigrad_mindspore.versions import next_number
@@ -58,8 +60,7 @@ class _Handle:
         self.index = index
 
     def get(self) -> Any:
-        found = self.frame.take(self.index)
-        return found if isinstance(found, Tensor) else found.get()
+        return self.frame.take(self.index).get()
 
 
 class _Forward:
@@ -82,13 +83,31 @@ class _Found:
 
     __slots__ = ("index", "items")
 
-    def __init__(self, items: dict[int, Any], index: int) -> None:
+    def __init__(self, items: dict[int, _Handle | _Kept], index: int) -> None:
         self.items = items
         self.index = index
 
     def get(self) -> Any:
-        found = self.items[self.index]
-        return found if isinstance(found, Tensor) else found.get()
+        return self.items[self.index].get()
+
+
+class _Kept:
+    """A tensor that a recompute saved."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.version = tensor._version
+
+    def get(self) -> Any:
+        # MindSpore looks at the versions of what it saves itself, and not of what a hook gives back
+        if self.tensor._version != self.version:
+            raise StaleGraphError(
+                f"the checkpointed function changes a value of shape {tuple(self.tensor.shape)} in place that its gradient needs; let it "
+                "work on a copy"
+            )
+        return self.tensor
 
 
 class _Recompute:
@@ -96,7 +115,7 @@ class _Recompute:
 
     def __init__(self, frame: _Frame, last: int | None) -> None:
         self.frame = frame
-        self.found: dict[int, Any] = {}
+        self.found: dict[int, _Handle | _Kept] = {}
         self.count = 0
         self.last = last
 
@@ -109,7 +128,7 @@ class _Recompute:
             raise _mismatch(f"it saved more than {len(saved)} tensors", _text(None), _text(metadata))
         if saved[index] != metadata:
             raise _mismatch(f"the saved tensor at position {index}", _text(saved[index]), _text(metadata))
-        self.found[index] = item
+        self.found[index] = _Kept(item) if isinstance(item, Tensor) else item
         if index == self.last:
             raise _Stop
         return _Found(self.found, index)
@@ -167,16 +186,17 @@ class _Frame:
             for name, leaf in zip(layout.paths("argument"), leaves, strict=True)
             if isinstance(leaf, Tensor)
         ]
+        self.precision = Precision.now()
         keeps(self)
         self.known: dict[int, Any] = {}
-        self.values: dict[int, dict[int, Any]] = {}
+        self.values: dict[int, dict[int, _Handle | _Kept]] = {}
 
     def changed(self) -> str | None:
         """Name of an argument that was changed in place since the region began."""
         return next((name for name, tensor, version in self.arguments if tensor._version != version), None)
 
-    def take(self, index: int) -> Any:
-        """Return the value of a handle, recomputing the region if this backward has not done so."""
+    def take(self, index: int) -> _Handle | _Kept:
+        """Return what a handle stands for, recomputing the region if this backward has not done so."""
         values = self.values.get(threading.get_ident(), {})
         if index not in values:
             values = self.recompute(None if self.complete else index)
@@ -188,7 +208,7 @@ class _Frame:
         """Drop what a backward of this thread did not ask for."""
         self.values.pop(threading.get_ident(), {}).clear()
 
-    def recompute(self, last: int | None) -> dict[int, Any]:
+    def recompute(self, last: int | None) -> dict[int, _Handle | _Kept]:
         """Run the function again; ``last`` ends it early, where a gradient is asked for while the forward still runs."""
         if recording():
             raise UnsupportedError("backend 'mindspore' does not support second order through a checkpoint")
@@ -211,6 +231,7 @@ class _Frame:
         region = self.region
         with ExitStack() as contexts:
             contexts.enter_context(region.replay())
+            contexts.enter_context(self.precision.again())
             contexts.enter_context(recomputing())
             contexts.enter_context(dispatch.unobserved())
             contexts.enter_context(dispatch.repeatable())
@@ -260,7 +281,7 @@ def run(region: Region) -> Any:
     frame = _Frame(region)
     border, since = frame.border(), next_number()
     recorder = _Forward(frame, _current.recorder)
-    with dispatch.repeatable(), _recording(recorder):
+    with explained(), kept(), dispatch.repeatable(), _recording(recorder):
         outputs = region.function(*region.args, **region.kwargs)
     leaves, captured = reached(_tensors(outputs), border, None if in_recompute() else since)
     if captured is not None:

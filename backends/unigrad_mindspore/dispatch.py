@@ -12,7 +12,16 @@ from mindspore import Tensor
 
 from unigrad.errors import UnsupportedError
 from unigrad_mindspore.draws import DRAWS, UNSEEDED, stream
-from unigrad_mindspore.pynative import grad_flag, mode_depth, pop_mode, push_mode, recording_allowed, set_flags
+from unigrad_mindspore.pynative import (
+    grad_flag,
+    mode_depth,
+    pop_mode,
+    precisions,
+    push_mode,
+    recording_allowed,
+    repair_precisions,
+    set_flags,
+)
 
 __all__ = ["enter", "leave", "observe", "paused", "repeatable", "seen", "unobserved"]
 
@@ -54,7 +63,8 @@ class _Mode(mindspore.MsDispatchMode):  # type: ignore[misc]  # the framework ha
         try:
             return func(*args)
         except BaseException:
-            set_flags(on, allowed)  # an operation without a kernel switches recording off
+            set_flags(on, allowed)  # an operation without a kernel switches recording off, and forgets mixed precision
+            repair_precisions(len(precisions()))
             raise
 
 

@@ -1,4 +1,4 @@
-"""Refuse in-place arithmetic while a collector is open: on the CPU it returns the result and leaves the tensor as it was."""
+"""Changes in place while a collector is open: arithmetic that writes nothing is refused, an assignment to a part is counted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from mindspore import Tensor
 
 from unigrad.errors import UnsupportedError
+from unigrad_mindspore.pynative import unrecorded
 
 __all__ = ["SILENT", "allow", "refuse"]
 
@@ -18,6 +19,7 @@ SILENT = {
     "mul_": "x = x * y",
     "div_": "x = x / y",
     "floor_divide_": "x = x // y",
+    "remainder_": "x = x % y",
     "exp_": "x = x.exp()",
 }
 """Methods that write nothing, measured with MindSpore 2.10 on the CPU, and what to write; others without a kernel raise by themselves."""
@@ -45,8 +47,18 @@ def _refusing(name: str) -> Callable[..., Any]:
     return method
 
 
+def _assign_part(self: Any, index: Any, value: Any) -> None:
+    _plain_assign_part(self, index, value)
+    if _local.refused:
+        with unrecorded():
+            self.copy_(self)  # counted by its version, so that a backward that needs the old values fails
+
+
+_plain_assign_part = Tensor.__setitem__
+
+
 def refuse() -> None:
-    """Let this thread's in-place arithmetic raise."""
+    """Let this thread's in-place arithmetic raise, and have its assignments ``x[i] = y`` counted."""
     global _users
     _local.refused += 1
     with _lock:
@@ -54,6 +66,7 @@ def refuse() -> None:
         if _users == 1:
             for name in SILENT:
                 setattr(Tensor, name, _refusing(name))
+            Tensor.__setitem__ = _assign_part
 
 
 def allow() -> None:
@@ -63,5 +76,5 @@ def allow() -> None:
     with _lock:
         _users -= 1
         if not _users:
-            for name in SILENT:
+            for name in (*SILENT, "__setitem__"):
                 delattr(Tensor, name)  # what it inherits is there again

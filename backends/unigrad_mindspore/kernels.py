@@ -1,4 +1,4 @@
-"""Errors of operations that MindSpore runs later, raised where they belong and with what can be done."""
+"""Errors of MindSpore's that say little or come later, raised where they belong and with what can be done."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _NO_KERNEL = (
     re.compile(r"Select CPU operator\[(\w+)\] fail"),
     re.compile(r"Unsupported op \[(\w+)\]"),
 )
+_NO_TOP_CELL = "pointer[top_cell_] is null"
 
 
 def settle() -> None:
@@ -27,11 +28,17 @@ def settle() -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn MindSpore's error for an operation without a kernel into one that says what to do."""
+    """Turn MindSpore's errors for what it can't do here into ones that say what to do."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        found = next((match for pattern in _NO_KERNEL if (match := pattern.search(str(error)))), None)
+        text = str(error)
+        if _NO_TOP_CELL in text:
+            raise UnsupportedError(
+                "a Cell with a bprop of its own, one given to Cell.recompute(), or mindspore.recompute was called, which MindSpore runs "
+                "inside its own gradient functions only; write the one as a _Function, and use unigrad.checkpoint for the others"
+            ) from error
+        found = next((match for pattern in _NO_KERNEL if (match := pattern.search(text))), None)
         if found is None:
             raise
         raise UnsupportedError(

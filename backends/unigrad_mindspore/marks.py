@@ -7,6 +7,7 @@ released before a second backward has run a part of it, and it gives the numbers
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -40,8 +41,9 @@ def release(nodes: Sequence[tuple[int, Any, int]]) -> None:
             _marks[number] = hook
     for _, node, places in nodes:
         if isinstance(node, PLAIN_NODE):
-            for index in range(places):
-                node._set_next_edge(index, None)
+            with suppress(IndexError):  # the node of a compiled function loses places in a backward
+                for index in range(places):
+                    node._set_next_edge(index, None)
 
 
 def marked(nodes: Iterable[tuple[int, Any, int]]) -> Any | None:

@@ -20,6 +20,7 @@ from unigrad.errors import BackendBrokenError
 __all__ = [
     "PLAIN_NODE",
     "TWICE",
+    "amp_strategy",
     "at_end_of_backward",
     "cells_watched",
     "grad_flag",
@@ -28,10 +29,16 @@ __all__ = [
     "make_cell",
     "mode_depth",
     "node_id",
+    "pop_mode",
+    "pop_precision",
+    "precisions",
+    "push_mode",
+    "push_precision",
     "raise_pending",
     "recorded",
     "recording",
     "recording_allowed",
+    "repair_precisions",
     "run_backward",
     "set_flags",
     "set_kernel_seeds",
@@ -59,6 +66,9 @@ _stack = _find("_c_expression._DispatchGuardStack", lambda: _expression._Dispatc
 PLAIN_NODE: type = _find("_c_expression.BackwardNodePy", lambda: _expression.BackwardNodePy)
 """Kind of a node of MindSpore's own operations; that of a ``_Function`` is its context."""
 _Cell = _find("_c_expression.Cell_", lambda: _expression.Cell_)
+_precision_kinds = _find("_c_expression.MixedPrecisionType", lambda: _expression.MixedPrecisionType)
+amp_strategy: Callable[[], Any] = _find("_c_expression.amp", lambda: _expression.amp.get_curr_amp_strategy)
+"""The strategy of a network of ``auto_mixed_precision`` of level "auto" that runs in this thread now, else None."""
 _seeds = _find("common.seed", lambda: sys.modules["mindspore.common.seed"])
 for _name in ("_KERNEL_SEED", "_GLOBAL_SEED"):
     _find(f"common.seed.{_name}", lambda: getattr(_seeds, _name))  # noqa: B023  # called at once
@@ -69,6 +79,7 @@ for _name in (
     "set_enable_grad",
     "sync",
     "queue_backward_final_callback",
+    "set_mixed_precision_type",
 ):
     _find(f"graph.api._pynative_executor.{_name}", lambda: getattr(_executor, _name))  # noqa: B023  # called at once
 for _name in ("_grad_node", "_requires_grad", "_is_leaf", "_grad", "_version"):
@@ -173,6 +184,58 @@ def _surely(change: Callable[[], None]) -> None:
         if _stack.depth() == before:
             change()
         raise
+
+
+_precisions: list[Any] = []
+_plain_set_precision = _executor.set_mixed_precision_type
+
+
+def _set_precision(kind: Any, is_push: bool = True) -> None:
+    _plain_set_precision(kind, is_push)
+    if is_push:
+        _precisions.append(kind)
+    elif _precisions:
+        _precisions.pop()
+
+
+_executor.set_mixed_precision_type = _set_precision  # MindSpore does not tell what is set; its Cells call this
+
+
+def precisions() -> Sequence[Any]:
+    """Return the mixed precisions that Cells have set and not undone, the last one being in force; they are of the process."""
+    return _precisions
+
+
+def push_precision(kind: Any | None) -> None:
+    """Set a mixed precision; None sets that none is in force."""
+    _set_precision(_precision_kinds.NOTSET if kind is None else kind)
+
+
+def pop_precision() -> None:
+    """Undo ``push_precision``."""
+    _set_precision(_precision_kinds.NOTSET, False)
+
+
+def repair_precisions(depth: int) -> None:
+    """Undo the mixed precisions above ``depth``; set those below anew if MindSpore has forgotten them."""
+    if not _precisions:
+        return
+    below = _precisions[:depth]
+    if _in_force() != _precisions[-1]:
+        _precisions.clear()  # to undo one that is forgotten is a write outside of MindSpore's memory
+    while len(_precisions) > len(below):
+        pop_precision()
+    for kind in below[len(_precisions) :]:
+        push_precision(kind)
+
+
+def _in_force() -> Any:
+    kinds = _precision_kinds
+    known = {mindspore.float16: kinds.FP16, mindspore.bfloat16: kinds.BF16}
+    with unrecorded():
+        kind = known.get(mindspore.ops.neg(Tensor(1.0, mindspore.float32)).dtype, kinds.NOTSET)
+        narrow = mindspore.ops.neg(Tensor(1.0, mindspore.float16)).dtype
+    return kinds.FP32 if narrow == mindspore.float32 else kind
 
 
 def kernel_seeds() -> tuple[Any, dict[Any, int]]:

@@ -41,6 +41,7 @@ __all__ = [
 _CHANGED = "has been modified by an inplace operation"
 _COMPILED = "bprop_builder"
 _FREED = "ctx has been freed"
+_SPENT = "args excced the number of edges"
 
 
 class _Graph:
@@ -196,6 +197,11 @@ def _run(
         if TWICE in text:
             raise GraphReleasedError(
                 "a part of this graph was released by an earlier backward; pass retain_graph=True to that one"
+            ) from error
+        if _SPENT in text:
+            raise UnsupportedError(
+                "the graph holds a function compiled by mindspore.jit, which can be run backward once where one of its inputs needs no "
+                "gradient: MindSpore has lost its place since. Run the forward again for each backward, or call it without jit"
             ) from error
         if _CHANGED in text:
             raise StaleGraphError(

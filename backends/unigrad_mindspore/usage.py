@@ -12,7 +12,7 @@ from unigrad.errors import RecordingLostError, UnsupportedError
 from unigrad_mindspore import dispatch, in_place
 from unigrad_mindspore.kernels import explained, settle
 from unigrad_mindspore.leaves import known, remember
-from unigrad_mindspore.pynative import grad_flag, recording_allowed, set_flags
+from unigrad_mindspore.pynative import grad_flag, precisions, recording_allowed, repair_precisions, set_flags
 
 __all__ = ["Region", "leaf_of", "refuse_graph_mode", "require_recording"]
 
@@ -31,6 +31,7 @@ class Region:
         refuse_graph_mode("a collector")
         settle()  # what fails later then belongs to the collector
         self._before = grad_flag(), recording_allowed()
+        self._precisions = len(precisions())
         self._waiting: dict[int, Any] = {}
         self._told: list[Any] = []
         self._strangers: dict[int, Any] = {}
@@ -70,6 +71,8 @@ class Region:
         _local.region = None
         dispatch.observe(None)
         set_flags(*self._before)
+        if len(precisions()) > self._precisions:
+            repair_precisions(self._precisions)
         in_place.allow()
         with explained():
             dispatch.leave()

@@ -4,6 +4,7 @@ import copy
 
 import mindspore
 import numpy as np
+import pytest
 from mindspore import Parameter, Tensor, nn
 
 import unigrad
@@ -108,3 +109,25 @@ def test_mixed_precision_wrappers_are_looked_through():
     plain = nn.SequentialCell(nn.Dense(2, 2), nn.ReLU())
     wrapped = mindspore.amp.auto_mixed_precision(plain, "O3", mindspore.float16)
     assert list(unigrad.wrap(wrapped).parameters) == ["0.weight", "0.bias"]
+
+
+def test_whole_numbers_are_buffers_though_mindspore_makes_them_trainable():
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.weight = Parameter(tensor([2, 3]), name="weight")
+            self.steps = Parameter(Tensor([1, 2], mindspore.int32), name="steps")
+
+        def construct(self, x):
+            return x * self.weight * self.steps
+
+    model = Net()
+    assert model.steps.requires_grad
+    block = unigrad.wrap(model)
+    assert (list(block.parameters), list(block.buffers)) == (["weight"], ["steps"])
+    with unigrad.GradientCollector(block) as collector:
+        collector.backward(block(tensor([1, 1])).sum())
+    assert collector.gradients["weight"].asnumpy().tolist() == [1, 2]
+    assert list(unigrad.wrap(copy.deepcopy(model)).buffers) == ["steps"]
+    with pytest.raises(unigrad.ArgumentError, match="steps"):
+        unigrad.wrap({"steps": model.steps})

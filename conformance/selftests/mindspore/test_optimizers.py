@@ -6,7 +6,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.experimental import optim
 
 import unigrad
-from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 
 
 def tensor(values):
@@ -112,3 +112,14 @@ def test_a_factory_that_returns_something_else():
         with pytest.raises(ArgumentTypeError, match="Dense"):
             collector.apply(optimizer)
     assert [leaf.name for leaf in own.values()] == ["weight", "weight"]
+
+
+def test_a_factory_that_leaves_parameters_out():
+    own = leaves()
+    block = unigrad.wrap(own)
+    optimizer = unigrad.Optimizer(block, lambda parameters: nn.SGD(parameters[:1], 0.1))
+    with unigrad.GradientCollector(block) as collector:
+        collector.backward((own["a"] * own["b"]).sum())
+        with pytest.raises(ArgumentError, match="given 2 parameters, and its optimizer serves 1"):
+            collector.apply(optimizer)
+    assert own["a"].asnumpy().tolist() == [1, 2]

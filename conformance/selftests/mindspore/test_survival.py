@@ -33,6 +33,19 @@ NATIVE = {
         a, b = (Parameter(tensor([1, 2]), name=name) for name in "ab")
         nn.Adam([a, b], 0.1)((tensor([1, 1]), None))
     """,
+    "an operation that fails inside a Cell of to_float, which goes on": """
+        class Net(nn.Cell):
+            def construct(self, x):
+                try:
+                    ops.matmul(x, x)
+                    mindspore.graph.api._pynative_executor.sync()
+                except RuntimeError:
+                    return x
+        x = tensor(np.ones((4, 3)))
+        for _ in range(20):
+            Net().to_float(mindspore.float16)(x)
+            assert (x * 1.0).dtype == mindspore.float32
+    """,
 }
 
 SEQUENCES = {
@@ -111,6 +124,33 @@ SEQUENCES = {
             collector.backward(block(tensor([[1, 2, 3]])).sum())
         start()
         assert told == [True, "worked"], told
+    """,
+    "a Block that fails inside a Cell of to_float, which goes on": """
+        block = unigrad.wrap(nn.Dense(3, 2))
+        class Net(nn.Cell):
+            def construct(self, x):
+                refused((ValueError, RuntimeError, TypeError), lambda: block(tensor(np.ones((4, 6)))))
+                assert (x * 1.0).dtype == mindspore.float16
+                return x * 1.0
+        net, x = Net().to_float(mindspore.float16), tensor(np.ones((4, 3)))
+        for _ in range(20):
+            net(x)
+            assert (x * 1.0).dtype == mindspore.float32
+            with unigrad.GradientCollector(block) as collector:
+                net(x)
+                collector.backward(block(x).sum())
+                assert (x * 1.0).dtype == mindspore.float32
+    """,
+    "graphs of many operations, released, retained and dropped": """
+        w = Parameter(tensor([1, 2]), name="w")
+        with unigrad.GradientCollector({"w": w}) as collector:
+            for keep in (False, True, None):
+                y = w * 1.0
+                for _ in range(20000):
+                    y = y + 1.0
+                if keep is not None:
+                    collector.backward(y.sum(), retain_graph=keep)
+                del y
     """,
     "an interrupt while a region is recomputed": """
         block = unigrad.wrap(nn.Dense(3, 3))

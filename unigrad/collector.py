@@ -24,6 +24,7 @@ from unigrad.errors import (
 from unigrad.gradients import Gradients, Store
 from unigrad.losses import check_losses, check_weight, require_number, require_tensor
 from unigrad.protocols import Backend, Capability, Engine, Graph, NativeEngine
+from unigrad.recompute import in_recompute
 from unigrad.table import Table
 from unigrad.tracing import refuse_traced
 from unigrad.usage import Usage
@@ -306,7 +307,7 @@ class GradientCollector:
                 f"backend {self.backend.spec.name!r} does not support gradients of {dtype} ({name!r}); it does of: {known}"
             )
         twin = self.backend.tape.watch(tensor)
-        if self.backend.tape.in_recompute():
+        if in_recompute():
             return twin  # the forward's stands in the graph; a checkpoint runs this line again only to save the same values
         self._watched[name] = twin
         self._origins.add(id(tensor))

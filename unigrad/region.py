@@ -12,6 +12,7 @@ from unigrad.block import Block, Memory
 from unigrad.buffers import copies, places
 from unigrad.errors import RecomputeMismatchError, StaleGraphError
 from unigrad.protocols import Backend, Entry
+from unigrad.recompute import recomputing
 
 __all__ = ["CheckpointRegion"]
 
@@ -141,7 +142,8 @@ class CheckpointRegion:
             for model, modes in zip(self._models, self._modes, strict=True):
                 primitive.set_modes(model, modes)
             self._random.restore()
-            yield
+            with recomputing():
+                yield
         finally:
             for tensor, mark in live_marks:
                 primitive.set_trainable(tensor, mark)

@@ -24,6 +24,7 @@ from mindspore import Tensor
 from unigrad import tree
 from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleGraphError, UnsupportedError
 from unigrad.protocols import Region
+from unigrad.recompute import in_recompute
 from unigrad_mindspore import dispatch
 from unigrad_mindspore.arrays import requires_gradient, view
 from unigrad_mindspore.captures import border_of, reached, refuse
@@ -31,7 +32,6 @@ from unigrad_mindspore.kernels import explained
 from unigrad_mindspore.passes import clear_at_end, keeps
 from unigrad_mindspore.precision import Precision, kept
 from unigrad_mindspore.pynative import recorded, recording
-from unigrad_mindspore.recompute import in_recompute, recomputing
 from unigrad_mindspore.versions import next_number
 
 __all__ = ["fingerprint", "run"]
@@ -232,7 +232,6 @@ class _Frame:
         with ExitStack() as contexts:
             contexts.enter_context(region.replay())
             contexts.enter_context(self.precision.again())
-            contexts.enter_context(recomputing())
             contexts.enter_context(dispatch.unobserved())
             contexts.enter_context(dispatch.repeatable())
             contexts.enter_context(recorded())

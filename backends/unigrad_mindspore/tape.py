@@ -19,14 +19,12 @@ from unigrad_mindspore.marks import marked
 from unigrad_mindspore.marks import release as release_nodes
 from unigrad_mindspore.passes import backward_pass, may_recompute
 from unigrad_mindspore.pynative import TWICE, node_id, recorded, recording, run_backward, unrecorded
-from unigrad_mindspore.recompute import in_recompute
 from unigrad_mindspore.usage import Region, leaf_of, require_recording
 from unigrad_mindspore.versions import written_at
 
 __all__ = [
     "close_region",
     "engine",
-    "in_recompute",
     "is_recording",
     "native_gradient",
     "no_record",

@@ -126,7 +126,7 @@ class _Call:
 
         with (
             self.region.replay(),
-            changed_state(recording=True, recomputing=True, created=(created,), observers=()),
+            changed_state(recording=True, created=(created,), observers=()),
             saved_hooks(take, _taken),
         ):
             outputs = self.region.function(*args, **kwargs)

@@ -69,7 +69,6 @@ class State(threading.local):
     created: tuple[list[Any], ...] = ()
     calls: tuple[Callable[[Any], None], ...] = ()
     cache: dict[Any, Any] | None = None
-    recomputing: bool = False
 
 
 state = State()

@@ -16,7 +16,6 @@ from unigrad_numpy.tensor import Tensor, wrap
 __all__ = [
     "close_region",
     "engine",
-    "in_recompute",
     "is_recording",
     "native_gradient",
     "no_record",
@@ -103,11 +102,6 @@ def no_record() -> AbstractContextManager[Any]:
     """Run without recording in this thread."""
     manager: AbstractContextManager[Any] = no_grad()
     return manager
-
-
-def in_recompute() -> bool:
-    """Whether a checkpoint is being recomputed in this thread now."""
-    return state.recomputing
 
 
 def trace(losses: Sequence[Any]) -> Graph:

@@ -24,7 +24,7 @@ from unigrad_paddle.framework import Tensor, node_of, view
 from unigrad_paddle.gates import Gates
 from unigrad_paddle.graph import refuse_fatal, walk
 from unigrad_paddle.leaves import know, leaf_of
-from unigrad_paddle.recompute import inside_region, recomputing
+from unigrad_paddle.recompute import inside_region
 from unigrad_paddle.stand_ins import Place, graphs, occupants, stood_in
 from unigrad_paddle.tape import take
 from unigrad_paddle.usage import unnoticed
@@ -162,7 +162,6 @@ class _Call:
         region = self.region
         with ExitStack() as contexts:
             contexts.enter_context(region.replay())
-            contexts.enter_context(recomputing())
             contexts.enter_context(unnoticed())
             contexts.enter_context(paddle.enable_grad())
             stand_ins = contexts.enter_context(stood_in(self.rows))

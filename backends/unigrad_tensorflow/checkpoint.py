@@ -23,6 +23,7 @@ from unigrad.errors import (
     UnsupportedError,
 )
 from unigrad.protocols import Region
+from unigrad.recompute import in_recompute
 from unigrad_tensorflow.arrays import is_variable, narrow, part_of
 from unigrad_tensorflow.calls import ambient, losses, mode
 from unigrad_tensorflow.captures import foreign
@@ -39,7 +40,7 @@ from unigrad_tensorflow.private import (
     stop_recording,
     unstopped,
 )
-from unigrad_tensorflow.recompute import in_forward, in_recompute, inside, recomputing, running
+from unigrad_tensorflow.recompute import in_forward, inside, rerunning, running
 from unigrad_tensorflow.tape import open_now
 
 __all__ = ["fingerprint", "run"]
@@ -222,7 +223,7 @@ class _Call:
             if self.mode is not None:
                 stack.enter_context(ambient(self.mode))
             stack.enter_context(unstopped())
-            stack.enter_context(recomputing())
+            stack.enter_context(rerunning())
             stack.enter_context(_no_creation())
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=True))

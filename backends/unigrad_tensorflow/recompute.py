@@ -1,4 +1,4 @@
-"""Whether a region runs in this thread, for the first time or again, and what is watched inside of it."""
+"""Whether a region runs in this thread for the first time, and what is watched inside of it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["collects_inside", "in_forward", "in_recompute", "inside", "recomputing", "running", "watched_inside"]
+__all__ = ["collects_inside", "in_forward", "inside", "rerunning", "running", "watched_inside"]
 
 
 class _State(threading.local):
-    depth = 0
     forward: bool | None = None
     watched: list[Any] | None = None
     collects: bool = False
 
 
 _state = _State()
-
-
-def in_recompute() -> bool:
-    """Whether a checkpoint is being recomputed in this thread now."""
-    return _state.depth > 0
 
 
 def in_forward() -> bool | None:
@@ -46,14 +40,12 @@ def collects_inside() -> None:
 
 
 @contextmanager
-def recomputing() -> Iterator[None]:
-    """Mark a recompute."""
+def rerunning() -> Iterator[None]:
+    """Mark a recompute, which is no first run even where it is asked for in one."""
     before, _state.forward = _state.forward, None
-    _state.depth += 1
     try:
         yield
     finally:
-        _state.depth -= 1
         _state.forward = before
 
 

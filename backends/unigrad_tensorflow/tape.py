@@ -17,15 +17,15 @@ import tensorflow as tf
 
 from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad.protocols import Structure
+from unigrad.recompute import in_recompute
 from unigrad_tensorflow import graph as recorded
 from unigrad_tensorflow.graph import Epoch, Node, Recorder, Twin, attach, current, hidden, node_of, silent
 from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
-from unigrad_tensorflow.recompute import collects_inside, in_forward, in_recompute, watched_inside
+from unigrad_tensorflow.recompute import collects_inside, in_forward, watched_inside
 
 __all__ = [
     "close_region",
     "engine",
-    "in_recompute",
     "is_recording",
     "native_gradient",
     "no_record",

@@ -24,12 +24,12 @@ from torch.nn import Parameter
 from unigrad import tree
 from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleGraphError, UnsupportedError
 from unigrad.protocols import Region
+from unigrad.recompute import in_recompute
 from unigrad_torch.captures import edges, reached, refuse, registrations, sequence_number
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.fingerprint import fingerprint
 from unigrad_torch.marks import unnoticed
 from unigrad_torch.precision import Precision
-from unigrad_torch.recompute import in_recompute, recomputing
 
 __all__ = ["fingerprint", "run"]
 
@@ -205,7 +205,6 @@ class _Frame:
             contexts.enter_context(torch.inference_mode(False))  # a backward works under it too
             contexts.enter_context(region.replay())
             contexts.enter_context(self.precision.restored())
-            contexts.enter_context(recomputing())
             contexts.enter_context(unnoticed())
             contexts.enter_context(torch.enable_grad())
             registered = contexts.enter_context(registrations())

@@ -25,14 +25,12 @@ from unigrad_torch.compiled_graph import is_compiled
 from unigrad_torch.engine import engine
 from unigrad_torch.faults import translated
 from unigrad_torch.marks import MARKED
-from unigrad_torch.recompute import in_recompute
 from unigrad_torch.reducers import wrappers_of
 from unigrad_torch.usage import Region, pause, resume
 
 __all__ = [
     "close_region",
     "engine",
-    "in_recompute",
     "is_recording",
     "native",
     "native_gradient",

@@ -61,9 +61,6 @@ class TapeModule(Protocol):
     def no_record(self) -> AbstractContextManager[Any]:
         """Run without recording in this thread."""
 
-    def in_recompute(self) -> bool:
-        """Whether a checkpoint is being recomputed in this thread now."""
-
     def trace(self, losses: Sequence[Any]) -> Graph:
         """Walk the graph below the losses; changes nothing. ``NoGraphError`` if a loss has no graph."""
 

@@ -11,13 +11,6 @@ from unigrad.captures import name_in
 from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError, StaleGraphError
 from unigrad.protocols import Region
 
-_depth = 0
-
-
-def running() -> bool:
-    """Whether a region is being recomputed."""
-    return _depth > 0
-
 
 class Call:
     """One call of a region.
@@ -76,7 +69,6 @@ class Call:
         return node.pull(cotangent)
 
     def _again(self) -> list[Node | None]:
-        global _depth
         if any(memory.writes != writes for memory, writes in self._memories):
             raise StaleGraphError(
                 "an argument of a checkpointed region was overwritten after the forward; run it again"
@@ -94,13 +86,9 @@ class Call:
                         f"a checkpointed region creates a parameter of shape {x.shape} on each call; create it once, outside"
                     )
 
-        _depth += 1
-        try:
-            with state.changed(recording=True, use_hooks=(), node_hooks=(take,)), self._region.replay():
-                outputs = self._region.function(*args, **kwargs)
-            self._region.check(outputs)
-        finally:
-            _depth -= 1
+        with state.changed(recording=True, use_hooks=(), node_hooks=(take,)), self._region.replay():
+            outputs = self._region.function(*args, **kwargs)
+        self._region.check(outputs)
         if len(nodes) != self._count:
             raise RecomputeMismatchError(
                 f"the recompute of a checkpointed region recorded {len(nodes)} operations, its forward {self._count}: "

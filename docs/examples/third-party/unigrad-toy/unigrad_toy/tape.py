@@ -11,7 +11,6 @@ from toygrad import Tensor, functions, state
 
 from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError
 from unigrad.protocols import Structure
-from unigrad_toy import recompute
 
 
 class Graph:
@@ -66,10 +65,6 @@ def is_recording() -> bool:
 
 def no_record() -> AbstractContextManager[Any]:
     return toygrad.no_record()
-
-
-def in_recompute() -> bool:
-    return recompute.running()
 
 
 def trace(losses: Sequence[Any]) -> Graph:

@@ -1,10 +1,12 @@
-"""Whether a checkpoint is being recomputed in this thread."""
+"""Whether this thread recomputes a checkpoint now."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+__all__ = ["in_recompute", "recomputing"]
 
 
 class _State(threading.local):
@@ -15,7 +17,7 @@ _state = _State()
 
 
 def in_recompute() -> bool:
-    """Whether a checkpoint is being recomputed in this thread now."""
+    """Whether a checkpoint, of whatever backend, is being recomputed in this thread now."""
     return _state.depth > 0
 
 

@@ -220,7 +220,8 @@ def common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str,
         If there is none, and nothing else tells which is meant.
     """
     found: dict[str, Backend] = {block.backend.spec.name: block.backend for block in blocks}
-    for leaf in tree.flatten((args, kwargs))[0]:
+    leaves = tree.flatten((args, kwargs))[0]
+    for leaf in leaves:
         if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
             continue
         try:
@@ -233,12 +234,18 @@ def common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str,
         raise BackendMismatchError(
             f"one region has one framework; the blocks and arguments belong to {', '.join(sorted(found))}"
         )
-    if found:
-        return next(iter(found.values()))
-    recording = [backend for backend in backends_in_use() if backend.spec.framework != "numpy"] or backends_in_use()
-    if len(recording) == 1:
-        return recording[0]
-    raise ArgumentError("neither blocks nor a tensor argument tell which framework this function uses; give blocks=")
+    if not found:
+        recording = [backend for backend in backends_in_use() if backend.spec.framework != "numpy"] or backends_in_use()
+        if len(recording) != 1:
+            raise ArgumentError(
+                "neither blocks nor a tensor argument tell which framework this function uses; give blocks="
+            )
+        found = {"": recording[0]}
+    chosen = next(iter(found.values()))
+    refuse = getattr(chosen.checkpoint, "refuse_arguments", None)
+    if refuse is not None:
+        refuse(leaves)
+    return chosen
 
 
 def run(

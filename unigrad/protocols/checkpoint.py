@@ -61,7 +61,11 @@ class Region(Protocol):
 
 
 class CheckpointModule(Protocol):
-    """``checkpoint``: recompute by the framework's own means."""
+    """``checkpoint``: recompute by the framework's own means.
+
+    A function ``refuse_arguments(leaves)`` may stand here too: it raises ``UnsupportedError`` for an argument of a region with which
+    there is nothing to recompute, recorded or not.
+    """
 
     def run(self, region: Region) -> Any:
         """Run the region so that only inputs, outputs and what the region object holds are kept until backward.

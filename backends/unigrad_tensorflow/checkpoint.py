@@ -7,10 +7,11 @@ a backward reached it: what only other outputs depend on stays without a gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -34,7 +35,9 @@ from unigrad_tensorflow.private import (
     call_state,
     differentiated,
     function_operations,
+    has_tangents,
     identity,
+    recorded_inside,
     restored,
     should_record,
     stop_recording,
@@ -43,7 +46,7 @@ from unigrad_tensorflow.private import (
 from unigrad_tensorflow.recompute import in_forward, inside, rerunning, running
 from unigrad_tensorflow.tape import open_now
 
-__all__ = ["fingerprint", "run"]
+__all__ = ["fingerprint", "refuse_arguments", "run"]
 
 STATEFUL = frozenset(
     {
@@ -60,12 +63,23 @@ STATEFUL = frozenset(
 )
 """Random operations whose state lies in the operation itself and can't be put back."""
 
+_COMPOSITE = (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
+
 _stateful_functions: dict[str, frozenset[str]] = {}
 
 
 def run(region: Region) -> Any:
     """Run the region so that of its inner values nothing is kept until a backward."""
     return _Call(region).forward()
+
+
+def refuse_arguments(leaves: Sequence[Any]) -> None:
+    """Raise for a symbolic tensor of a functional model: the operations of a function become layers, and the region is lost."""
+    if any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
+        raise UnsupportedError(
+            "a function run as a region can't take a KerasTensor: Keras would put what it calls into the functional model, and not the "
+            "region. Checkpoint or microbatch a layer: unigrad.checkpoint(layer)(inputs) is a layer of the model"
+        )
 
 
 def _is_differentiable(tensor: Any) -> bool:
@@ -89,6 +103,8 @@ class _Call:
         leaves, self._layout = tree.flatten((args, kwargs))
         # Containers of its own and without the tensors: the function or its caller may change those that were given.
         self._like = tree.unflatten(self._layout, [None] * len(leaves), (args, kwargs))
+        for leaf in leaves:
+            _refuse_composite(leaf)
         tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and not is_variable(leaf)}
         places = {key: index for index, key in enumerate(tensors)}
         self._leaves = [places.get(id(leaf), _Other(leaf)) for leaf in leaves]
@@ -96,6 +112,7 @@ class _Call:
         # Of the arguments, those that get a gradient are inputs of the operation; the others are kept as they are.
         self.nodes = {id(tensor): node for tensor in self._arguments for node in [_node(tensor)] if node is not None}
         self._serial = Node((), None, "").serial
+        self._eager = tf.executing_eagerly()
         self._kept: list[Any] = []
         self._variables: list[Any] = []
         self._losses = 0
@@ -113,7 +130,9 @@ class _Call:
         with ExitStack() as stack:
             others = stack.enter_context(hidden()) or bool(nested)
             if others:
+                _refuse_forward_mode(self._arguments)
                 stack.enter_context(stop_recording())
+                stack.enter_context(recorded_inside())
             collects = stack.enter_context(running(others))
             region_of_thread = open_now()
             if outer is not None and region_of_thread is not None and not others and nested is None:
@@ -133,6 +152,8 @@ class _Call:
             added = stack.enter_context(losses(again=False))
             outputs = region.function(*args, **kwargs)
             self._collects = collects()
+        if others:
+            _refuse_forward_mode(leaf.variable.read_value() for leaf in recorder.used.values())
         if nested is not None:  # the recompute of the region around it will record this one
             for layer, loss in added:
                 layer.add_loss(loss)
@@ -209,6 +230,11 @@ class _Call:
 
     def backward(self, gradients: Sequence[Any]) -> list[Any]:
         """Run the function again and return the gradients of the operation's inputs."""
+        if self._eager and not tf.executing_eagerly():
+            raise UnsupportedError(
+                "the forward of a checkpointed region ran eagerly, and its backward is being traced, where no values can be compared; "
+                "jacobian() and batch_jacobian() do so: pass experimental_use_pfor=False, or run both inside of one tf.function"
+            )
         reached = [0] if self._single else list(self._gates)
         self._gates.clear()
         gradients = [_dense(gradients[number]) for number in reached]
@@ -355,6 +381,15 @@ def _head(outputs: list[Any], gradients: list[Any]) -> Any:
     return _operation([tf.zeros(())], lambda _: gradients[::-1], outputs[::-1])[0]
 
 
+def _refuse_composite(leaf: Any) -> None:
+    """Raise for an argument made of several tensors of which one needs a gradient."""
+    if isinstance(leaf, _COMPOSITE) and any(map(_node, tf.nest.flatten(leaf, expand_composites=True))):
+        raise UnsupportedError(
+            f"an argument of a checkpointed region is a {type(leaf).__name__} that needs a gradient; pass its parts (values, indices, "
+            "row_splits), and put them together inside of the function"
+        )
+
+
 def _refuse_hidden(leaf: Any) -> None:
     """Raise for an output in which tensors lie where nobody finds them."""
     if (
@@ -363,6 +398,8 @@ def _refuse_hidden(leaf: Any) -> None:
         or isinstance(leaf, tf.Tensor | str | bytes | bool | int | float | complex | np.ndarray)
     ):
         return
+    if isinstance(leaf, tf.TensorArray):
+        raise UnsupportedError("a checkpointed region can't return a tf.TensorArray; return what its stack() gives")
     for name, found in reachable(leaf, lambda item: isinstance(item, tf.Tensor), closed=("tensorflow", "keras")):
         if isinstance(found, tf.Tensor) and node_of(found) is not None:
             raise UnsupportedError(
@@ -384,6 +421,14 @@ def _no_creation() -> Iterator[None]:
 
     with tf.variable_creator_scope(refuse):
         yield
+
+
+def _refuse_forward_mode(tensors: Iterable[Any]) -> None:
+    if has_tangents(list(tensors)):
+        raise UnsupportedError(
+            "a checkpointed region can't be followed by tf.autodiff.ForwardAccumulator, which would give another number: a region is "
+            "one operation with a gradient function only. Set enabled = False for the call"
+        )
 
 
 def _refuse_stateful(operation: str, inputs: Any) -> None:

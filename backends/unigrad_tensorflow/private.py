@@ -18,7 +18,7 @@ try:
     from keras.src.layers.layer import Layer
     from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python import pywrap_tfe
-    from tensorflow.python.eager import context, imperative_grad, record
+    from tensorflow.python.eager import context, forwardprop_util, imperative_grad, record
     from tensorflow.python.eager.polymorphic_function.concrete_function import _ForwardBackwardCall
     from tensorflow.python.framework import auto_control_deps, op_callbacks
     from tensorflow.python.framework.ops import _gradient_registry
@@ -40,6 +40,7 @@ __all__ = [
     "differentiable",
     "differentiated",
     "function_operations",
+    "has_tangents",
     "identity",
     "in_symbolic_call",
     "outermost",
@@ -95,6 +96,61 @@ def unstopped() -> Iterator[None]:
         yield
     finally:
         pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+def has_tangents(tensors: Sequence[Any]) -> bool:
+    """Whether a ``tf.autodiff.ForwardAccumulator`` follows one of the tensors."""
+    return any(forwardprop_util.pack_tangents(list(tensors)).indices)
+
+
+@contextmanager
+def recorded_inside() -> Iterator[None]:
+    """Let tapes that are opened inside record, though recording is stopped in this thread.
+
+    TensorFlow has one switch for all tapes of a thread. While a tape is open that was opened inside, those outside record too.
+    """
+    with _inside.lock:
+        _inside.users += 1
+        if _inside.users == 1:
+            tf.GradientTape._push_tape, tf.GradientTape._pop_tape = _push, _pop
+    before, _inside.local.open = getattr(_inside.local, "open", None), 0
+    try:
+        yield
+    finally:
+        _inside.local.open = before
+        with _inside.lock:
+            _inside.users -= 1
+            if not _inside.users:
+                tf.GradientTape._push_tape, tf.GradientTape._pop_tape = _inside.push, _inside.pop
+
+
+class _Inside:
+    lock = threading.Lock()
+    local = threading.local()
+    users = 0
+    push = tf.GradientTape._push_tape
+    pop = tf.GradientTape._pop_tape
+
+
+_inside = _Inside
+
+
+def _push(tape: Any) -> None:
+    _inside.push(tape)
+    count = getattr(_inside.local, "open", None)
+    if count is not None and (count or stopped()):
+        _inside.local.open = count + 1
+        if not count:
+            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+
+
+def _pop(tape: Any) -> None:
+    _inside.pop(tape)
+    count = getattr(_inside.local, "open", None)
+    if count:
+        _inside.local.open = count - 1
+        if count == 1:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
 def should_record(tensors: Sequence[Any]) -> bool:

@@ -1,0 +1,135 @@
+"""Regions among the user's own tapes and accumulators, and what goes in or out that is no plain tensor (C5, C10, C12, C13)."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import unigrad
+
+X = tf.constant(np.random.default_rng(0).standard_normal((4, 3)).astype("float32"))
+MODES = {"eager": lambda function: function, "traced": tf.function}
+
+
+def model():
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([layers.Dense(4, activation="tanh"), layers.Dense(2, activation="tanh")])
+    made.build((None, 3))
+    return made
+
+
+def slope(call, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(call(x) ** 2)
+    return tape.gradient(loss, x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("collected", [False, True], ids=["tape", "collector-in-tape"])
+def test_a_tape_inside_a_region_under_a_tape_outside(mode, collected):
+    """A stop of recording is one for all tapes of a thread; the inner tape must record all the same."""
+    net = model()
+    variables = [v.value for v in net.trainable_variables]
+    found = []
+    for run in (lambda x: slope(net, x), unigrad.checkpoint(lambda x: slope(net, x), blocks=[net])):
+
+        @MODES[mode]
+        def step(x, run=run):
+            with tf.GradientTape() as tape, unigrad.GradientCollector(net, on_unused="ignore") as collector:
+                tape.watch(x)
+                loss = tf.reduce_sum(run(x) ** 2)
+                if collected:
+                    collector.backward(loss)
+            return loss, tape.gradient(loss, [x, *variables[:3]]), dict(collector.gradients)
+
+        found.append([value.numpy() for value in tf.nest.flatten(step(X))])
+    assert len(found[0]) == len(found[1])
+    for one, two in zip(*found, strict=True):
+        # A second derivative: sums of up to 16 products, in another order.
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("wrap", [unigrad.checkpoint, lambda net: unigrad.microbatch(net, 2)], ids=["whole", "parts"])
+@pytest.mark.parametrize("primal", ["input", "variable"])
+def test_forward_mode_through_a_region_is_refused(mode, wrap, primal):
+    net = model()
+    run = wrap(net)
+    followed = net.layers[0].kernel.value if primal == "variable" else X
+
+    def step(x):
+        target = followed if primal == "variable" else x
+        with tf.autodiff.ForwardAccumulator(target, tf.ones_like(target)) as accumulator:
+            y = run(x)
+        return accumulator.jvp(y)
+
+    with pytest.raises(unigrad.UnsupportedError, match="ForwardAccumulator"):
+        MODES[mode](step)(X)
+    run.enabled = False
+    assert MODES[mode](step)(X) is not None
+
+
+def test_an_accumulator_that_follows_something_else_is_no_matter():
+    net = model()
+    run, other = unigrad.checkpoint(net), tf.constant(2.0)
+    with tf.autodiff.ForwardAccumulator(other, 1.0) as accumulator:
+        with unigrad.GradientCollector(net) as collector:
+            collector.backward(tf.reduce_sum(run(X)))
+        square = other * other
+    assert float(accumulator.jvp(square)) == 4.0
+    assert len(collector.gradients) == 4
+
+
+def test_a_jacobian_of_a_region_is_refused_where_its_backward_is_traced_and_right_where_not():
+    net = model()
+    run = unigrad.checkpoint(net)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(X)
+        y, plain = run(X), net(X)
+    with pytest.raises(unigrad.UnsupportedError, match="experimental_use_pfor=False"):
+        tape.jacobian(y, X)
+    found = tape.jacobian(y, X, experimental_use_pfor=False)
+    np.testing.assert_array_equal(found, tape.jacobian(plain, X, experimental_use_pfor=False))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [unigrad.checkpoint, lambda function, blocks: unigrad.microbatch(function, 2, blocks=blocks)],
+    ids=["whole", "parts"],
+)
+def test_a_function_on_a_symbolic_tensor_is_refused_and_a_layer_is_not(wrap):
+    """Keras would put what the function calls into the model, without the region."""
+    layer = layers.Dense(2)
+    inputs = keras.Input((3,), batch_size=4)
+    with pytest.raises(unigrad.UnsupportedError, match=r"checkpoint\(layer\)"):
+        wrap(lambda x: layer(x), blocks=[layer])(inputs)
+    assert keras.Model(inputs, unigrad.checkpoint(layer)(inputs)).output_shape == (4, 2)
+
+
+RETURNED = {
+    "TensorArray": lambda y: tf.TensorArray(tf.float32, 4).unstack(y),
+    "RaggedTensor": lambda y: tf.RaggedTensor.from_row_splits(y, [0, 4]),
+    "IndexedSlices": lambda y: tf.IndexedSlices(y, tf.range(4)),
+}
+
+
+@pytest.mark.parametrize("kind", RETURNED)
+def test_an_output_whose_tensors_would_lose_their_gradient_is_refused(kind):
+    net = model()
+    run = unigrad.checkpoint(lambda x: RETURNED[kind](net(x)), blocks=[net])
+    with unigrad.GradientCollector(net, on_unused="ignore"), pytest.raises(unigrad.UnsupportedError, match=kind):
+        run(X)
+
+
+def test_an_argument_of_several_tensors_that_needs_a_gradient_is_refused_and_any_other_is_not():
+    net = model()
+    run = unigrad.checkpoint(lambda rows: net(rows.values), blocks=[net])
+    rows = tf.RaggedTensor.from_row_splits(X, [0, 1, 4])
+    with unigrad.GradientCollector(net, on_unused="ignore") as collector:
+        collector.backward(tf.reduce_sum(run(rows)))
+        assert len(collector.gradients) == 4
+        watched = collector.watch(X, "x")
+        with pytest.raises(unigrad.UnsupportedError, match="RaggedTensor"):
+            run(tf.RaggedTensor.from_row_splits(watched, [0, 1, 4]))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from unigrad_tensorflow.private import automatic_dependencies, identity
+from unigrad_tensorflow.private import automatic_dependencies, compiled_by_xla, identity, wait
 
 __all__ = ["Turn", "turn"]
 
-_latest: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
-"""For each graph the results of the recompute that was built last."""
+_LATEST = "_unigrad_latest"
+"""Attribute of a graph: what comes after the recompute that was built last."""
 
 
 class Turn:
@@ -22,23 +22,28 @@ class Turn:
 
     Parameters
     ----------
+    graph
+        The graph that is being built; None where operations run at once.
     gradients
-        What has come back to its outputs.
+        What has come back to the outputs of the region.
     automatic
         Orders what reads and writes variables inside, where nobody else does.
     """
 
-    def __init__(self, gradients: Sequence[Any], automatic: Any) -> None:
+    def __init__(self, graph: Any, gradients: Sequence[Any], automatic: Any) -> None:
+        self._graph = graph
         self._automatic = automatic
-        self._zero = None if tf.executing_eagerly() else _zero(gradients)
+        if graph is not None:
+            self._zero = _zero(gradients) if compiled_by_xla(graph) else None
+            self._start = len(graph.get_operations())
 
     def ready(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the inputs of the recompute, which wait for the turn.
 
-        XLA forgets control dependencies, and without XLA the executor starts whatever has its data: so there is one of each kind. The
-        data one adds a zero that only an optimizer could know to be one.
+        XLA forgets control dependencies. There a zero is added that only an optimizer could know to be one; elsewhere the sum would be
+        another copy of an input that somebody else holds too.
         """
-        if tf.executing_eagerly():
+        if self._graph is None:
             return list(inputs)
         zero = self._zero
         return [
@@ -46,22 +51,55 @@ class Turn:
             for tensor in inputs
         ]
 
-    def done(self, found: list[Any]) -> list[Any]:
-        """Return the results, which wait for each other, and for which the next turn waits."""
-        if tf.executing_eagerly():
-            return found
-        values = [
-            value.values if isinstance(value, tf.IndexedSlices) else value for value in found if value is not None
+    def checked(self, check: Callable[[], None], gradients: list[Any]) -> list[Any]:
+        """Call ``check`` and return the gradients, which wait for what it has put into the graph."""
+        if self._graph is None:
+            check()
+            return gradients
+        before = len(self._graph.get_operations())
+        check()
+        with tf.control_dependencies(self._graph.get_operations()[before:]):
+            return [identity(gradient) for gradient in gradients]
+
+    def done(self, inputs: list[Any], others: list[Any]) -> list[Any]:
+        """Return the gradients of the inputs and the others, for which the next turn waits.
+
+        Parameters
+        ----------
+        inputs
+            Gradients of the region's inputs. What leads on from them waits for the others, which need inner values of the region.
+            Nothing waits for these themselves, since that of an argument of the traced function is seldom asked for.
+        others
+            Gradients of what is used inside.
+        """
+        if self._graph is None:
+            return inputs + others
+        last = [_values(found) for found in others if found is not None] or [
+            _values(found) for found in inputs if found is not None
         ]
-        with tf.control_dependencies(values):
+        self._line_up(last)
+        with tf.control_dependencies(last):
             result = [
-                value if value is None or isinstance(value, tf.IndexedSlices) else identity(value) for value in found
+                found if found is None or isinstance(found, tf.IndexedSlices) else identity(found)
+                for found in inputs + others
             ]
         if self._automatic is not None:
-            result = [value if value is None else self._automatic.mark_as_return(value) for value in result]
-        graph = tf.compat.v1.get_default_graph()
-        _latest[graph] = [value for value in result if isinstance(value, tf.Tensor)][:1]
+            result = [found if found is None else self._automatic.mark_as_return(found) for found in result]
+        with tf.control_dependencies(last):
+            setattr(self._graph, _LATEST, [tf.no_op()])
         return result
+
+    def _line_up(self, last: Sequence[Any]) -> None:
+        """Let each of these run alone, after what was built before it and before what was built after it.
+
+        The executor may else run the backward of many layers first, and keep all that the gradients of their parameters need.
+        """
+        built = self._graph.get_operations()[self._start :]
+        needed = _behind(last, {id(operation) for operation in built})
+        alone = {id(tensor.op) for tensor in last}
+        for earlier, later in pairwise(operation for operation in built if id(operation) in needed):
+            if id(earlier) in alone or id(later) in alone:
+                wait(later, earlier)
 
 
 @contextmanager
@@ -74,7 +112,7 @@ def turn(gradients: Sequence[Any]) -> Iterator[Turn]:
         What has come back to the outputs of a region.
     """
     if tf.executing_eagerly():
-        yield Turn(gradients, None)
+        yield Turn(None, gradients, None)
         return
     graph = tf.compat.v1.get_default_graph()
     with ExitStack() as stack:
@@ -82,8 +120,24 @@ def turn(gradients: Sequence[Any]) -> Iterator[Turn]:
         automatic = automatic_dependencies(graph)
         if automatic is not None:
             stack.enter_context(automatic)
-        stack.enter_context(tf.control_dependencies([*gradients, *_latest.get(graph, ())]))
-        yield Turn(gradients, automatic)
+        stack.enter_context(tf.control_dependencies([*gradients, *getattr(graph, _LATEST, ())]))
+        yield Turn(graph, gradients, automatic)
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _behind(tensors: Sequence[Any], among: Collection[int]) -> set[int]:
+    """Return the ids of the operations that lead to the tensors, of those with certain ids."""
+    found: set[int] = set()
+    waiting = [tensor.op for tensor in tensors]
+    while waiting:
+        operation = waiting.pop()
+        if id(operation) in among and id(operation) not in found:
+            found.add(id(operation))
+            waiting += [tensor.op for tensor in operation.inputs]
+    return found
 
 
 def _zero(gradients: Sequence[Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import keras
@@ -30,7 +31,7 @@ from unigrad_tensorflow.calls import ambient, losses, mode
 from unigrad_tensorflow.captures import foreign
 from unigrad_tensorflow.fingerprint import fingerprint
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
-from unigrad_tensorflow.ordering import turn
+from unigrad_tensorflow.ordering import Turn, turn
 from unigrad_tensorflow.private import (
     call_state,
     differentiated,
@@ -239,9 +240,11 @@ class _Call:
         self._gates.clear()
         gradients = [_dense(gradients[number]) for number in reached]
         with turn(gradients) as own:
-            return own.done(self._recompute(own.ready([kept.whole for kept in self._given]), gradients, reached))
+            found = self._recompute(own, gradients, reached)
+            return own.done(found[: len(self._inputs)], found[len(self._inputs) :])
 
-    def _recompute(self, inputs: list[Any], gradients: list[Any], reached: list[int]) -> list[Any]:
+    def _recompute(self, own: Turn, gradients: list[Any], reached: list[int]) -> list[Any]:
+        inputs = own.ready([kept.whole for kept in self._given])
         given = {index: self._given[number].of(inputs[number]) for number, index in enumerate(self._inputs)}
         with ExitStack() as stack:
             stack.enter_context(self.region.replay())
@@ -270,7 +273,7 @@ class _Call:
                 fresh.append(tensor)
             args, kwargs = tree.unflatten(self._layout, [leaf.of(fresh) for leaf in self._places_of()], self._like)
             outputs = self.region.function(*args, **kwargs)
-            self.region.check(outputs)
+            gradients = own.checked(partial(self.region.check, outputs), gradients)
             if len(added) != self._losses or len(twins) != self._twins:
                 raise RecomputeMismatchError(
                     f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its "

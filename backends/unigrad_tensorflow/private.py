@@ -22,7 +22,7 @@ try:
     from tensorflow.python.eager.polymorphic_function.concrete_function import _ForwardBackwardCall
     from tensorflow.python.framework import auto_control_deps, op_callbacks
     from tensorflow.python.framework.ops import _gradient_registry
-    from tensorflow.python.ops import gen_array_ops, gen_resource_variable_ops
+    from tensorflow.python.ops import control_flow_util, gen_array_ops, gen_resource_variable_ops
 except ImportError as cause:
     raise ImportError(
         f"tensorflow {tf.__version__} with keras {keras.__version__} lacks what this backend was written for "
@@ -37,6 +37,7 @@ __all__ = [
     "any_tape",
     "automatic_dependencies",
     "call_state",
+    "compiled_by_xla",
     "differentiable",
     "differentiated",
     "function_operations",
@@ -58,6 +59,7 @@ __all__ = [
     "tell_of_records",
     "unstopped",
     "variable_of",
+    "wait",
     "watch_graph",
     "watcher_new",
     "watcher_remove",
@@ -346,6 +348,16 @@ def automatic_dependencies(graph: Any) -> Any:
     """Return what orders the use of variables in a graph, None if something does so already."""
     present = getattr(graph, "experimental_acd_manager", None)
     return None if present is not None else auto_control_deps.AutomaticControlDependencies()
+
+
+def compiled_by_xla(graph: Any) -> bool:
+    """Whether a graph is traced for XLA; not so where a function that was traced before is called by one that is compiled."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def wait(operation: Any, other: Any) -> None:
+    """Let an operation of a graph run after another one, though both exist already."""
+    operation._add_control_input(other)
 
 
 def call_state() -> dict[str, Any]:

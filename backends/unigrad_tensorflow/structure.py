@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from operator import is_
 from typing import Any
 
@@ -81,7 +82,7 @@ def _members(module: Any) -> list[tuple[str, Any]]:
     if isinstance(module, keras.Sequential):
         found += [(str(index), layer) for index, layer in enumerate(module.layers)]
     elif isinstance(module, keras.Model) and getattr(module, "_operations", None):
-        found += [(layer.name, layer) for layer in module.layers if not isinstance(layer, keras.layers.InputLayer)]
+        found += _named([layer for layer in module.layers if not isinstance(layer, keras.layers.InputLayer)], ())
     if found:
         inner = [layer for _, layer in found]
     for key, value in vars(module).items():
@@ -92,6 +93,7 @@ def _members(module: Any) -> list[tuple[str, Any]]:
                 found.append((name, item))
     if isinstance(module, Layer):
         met = {_identity(item) for _, item in found}
+        left: list[Any] = []
         for name in _LISTS:
             for item in getattr(module, name, ()):
                 if (
@@ -100,11 +102,42 @@ def _members(module: Any) -> list[tuple[str, Any]]:
                     and not _is_inside(item, module)
                 ):
                     met.add(_identity(item))
-                    found.append((item.name, item))
+                    left.append(item)
+        found += _named(left, [name for name, _ in found])
     order = {id(item): index for name in _LISTS[1:] for index, item in enumerate(getattr(module, name, ()))}
     last = len(order)
     variables = sorted((pair for pair in found if is_variable(pair[1])), key=lambda pair: order.get(id(pair[1]), last))
     return variables + [pair for pair in found if not is_variable(pair[1])]
+
+
+def _named(items: Sequence[Any], taken: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return items with their names in Keras.
+
+    A name that Keras has made ends in a count of all layers of its kind that the process has made; it is counted anew in each model.
+    """
+    made = [
+        isinstance(item, Layer) and re.fullmatch(rf"{_snake_case(type(item).__name__)}(_\d+)?", item.name) is not None
+        for item in items
+    ]
+    used = {*taken, *(item.name for item, counted in zip(items, made, strict=True) if not counted)}
+    found = []
+    for item, counted in zip(items, made, strict=True):
+        name = item.name
+        if counted:
+            base, count = _snake_case(type(item).__name__), 0
+            name = base
+            while name in used:
+                count += 1
+                name = f"{base}_{count}"
+            used.add(name)
+        found.append((name, item))
+    return found
+
+
+def _snake_case(name: str) -> str:
+    """Return the name of a class as Keras begins the names of its layers."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _identity(item: Any) -> int:

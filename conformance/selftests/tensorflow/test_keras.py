@@ -73,6 +73,25 @@ def test_names_are_attribute_paths_whatever_counters_keras_has_used():
         )
 
 
+def test_names_in_a_functional_model_are_the_same_whatever_was_made_before():
+    """Keras counts all layers of a process in the names that it makes."""
+
+    def build():
+        inputs = keras.Input((4, 4, 1))
+        hidden = layers.Conv2DTranspose(2, 2)(layers.Conv2D(2, 2)(layers.Conv2D(2, 2)(inputs)))
+        hidden = keras.Sequential([layers.Flatten(), layers.Dense(3)])(hidden)
+        return keras.Model(inputs, layers.Dense(2, name="head")(layers.Dense(2)(hidden)))
+
+    first, second = (unigrad.wrap(build()) for _ in range(2))
+    names = [name for name in first.parameters if name.endswith("weight")]
+    assert names == [f"{layer}.weight" for layer in NAMES_OF_A_FUNCTIONAL_MODEL]
+    assert list(second.parameters) == list(first.parameters)
+    second.load_state(first.state())
+
+
+NAMES_OF_A_FUNCTIONAL_MODEL = ["conv2d", "conv2d_1", "conv2d_transpose", "sequential.1", "dense", "head"]
+
+
 def test_layers_of_equal_name_are_told_apart():
     class Two(keras.Model):
         def __init__(self):

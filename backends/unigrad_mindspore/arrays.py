@@ -154,5 +154,7 @@ def overwrite(tensor: Any, values: Any) -> None:
 
     ``Parameter.set_data`` would give it another, while an optimizer that was compiled before goes on in the first, in silence.
     """
+    if tensor.has_init:
+        tensor.init_data()  # made under no_init_parameters, it has no memory yet
     with unrecorded():
         tensor.copy_(values)

@@ -6,6 +6,7 @@ version in which a part is missing or behaves otherwise, the import says which.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -236,6 +237,12 @@ def _in_force() -> Any:
         kind = known.get(mindspore.ops.neg(Tensor(1.0, mindspore.float32)).dtype, kinds.NOTSET)
         narrow = mindspore.ops.neg(Tensor(1.0, mindspore.float16)).dtype
     return kinds.FP32 if narrow == mindspore.float32 else kind
+
+
+@atexit.register
+def _close_modes() -> None:
+    while _stack.depth():  # one that is open when the interpreter ends, as in a suspended generator, aborts the process
+        pop_mode()
 
 
 def kernel_seeds() -> tuple[Any, dict[Any, int]]:

@@ -131,3 +131,23 @@ def test_whole_numbers_are_buffers_though_mindspore_makes_them_trainable():
     assert list(unigrad.wrap(copy.deepcopy(model)).buffers) == ["steps"]
     with pytest.raises(unigrad.ArgumentError, match="steps"):
         unigrad.wrap({"steps": model.steps})
+
+
+def test_parameters_without_values_yet():
+    def make():
+        with mindspore.nn.utils.no_init_parameters():
+            model = nn.Dense(3, 2)
+        assert model.weight.has_init
+        return unigrad.wrap(model)
+
+    values = {"weight": np.ones((2, 3), "float32"), "bias": np.ones(2, "float32")}
+    block = make()
+    block.load_state(values)
+    np.testing.assert_array_equal(block(tensor([[1, 2, 3]])).asnumpy(), [[7, 7]])
+    for call in (lambda block: block, unigrad.checkpoint):
+        block = make()
+        with unigrad.GradientCollector(block) as collector:
+            collector.backward(call(block)(tensor([[1, 2, 3]])).sum())
+        assert collector.gradients["weight"].asnumpy().tolist() == [[1, 2, 3]] * 2
+    twin = copy.deepcopy(make())
+    assert twin.state()["weight"].shape == (2, 3)

@@ -18,6 +18,8 @@ _KINDS: dict[str, tuple[type[Rerun], tuple[str, ...]]] = {
     "microbatch": (Parts, ("size", "axis", "whole", "combine", "probe", "allow_coupled")),
 }
 """What runs a layer, and its settings in the order in which it takes them."""
+_NEEDS = "a layer run by unigrad; call unigrad.get_backend('tensorflow') before loading"
+"""Keras loads no class of others by itself, and shows the configuration in its error."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -37,6 +39,7 @@ class Restored:
 
 def register(kind: type) -> None:
     """Have Keras save layers of a facade's class under one name, and load them by :class:`Restored`."""
+    kind.__module__ = __name__  # Keras would otherwise load one of its own layers with a configuration that is not its
     keras.saving.register_keras_serializable("unigrad", _NAME)(kind)
     keras.saving.get_custom_objects()[f"unigrad>{_NAME}"] = Restored
 
@@ -58,6 +61,7 @@ def config_of(plain: Any, run: Any, enabled: bool) -> dict[str, Any]:
             "save weights with save_weights() instead"
         )
     return {
+        "needs": _NEEDS,
         "layer": keras.saving.serialize_keras_object(plain),
         "run": name,
         "settings": settings,

@@ -1,6 +1,8 @@
 """Keras' own layers: names, roles, saving, fit, mixed precision, added losses (B1, B2, B3, C1, C13)."""
 
 import copy
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -162,6 +164,22 @@ def test_a_saved_model_keeps_its_checkpoints(tmp_path):
     np.testing.assert_array_equal(again.predict(X, verbose=0), model.predict(X, verbose=0))
     assert [getattr(layer, "enabled", None) for layer in again.layers] == [None, True, False, None]
     again.fit(X, X[:, :2], verbose=0)
+
+
+def test_loading_without_the_backend_says_what_to_do(tmp_path):
+    """Keras takes classes from its register only, which a process that has not loaded the backend has not filled."""
+    functional(unigrad.checkpoint).save(tmp_path / "model.keras")
+    program = "import keras, sys; keras.models.load_model(sys.argv[1])"
+    for begin, fine in (("import unigrad; ", False), ("import unigrad; unigrad.get_backend('tensorflow'); ", True)):
+        done = subprocess.run(
+            [sys.executable, "-c", begin + program, str(tmp_path / "model.keras")],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode == 0) == fine, done.stderr
+        assert ("call unigrad.get_backend('tensorflow') before loading" in done.stderr) != fine
 
 
 def test_weights_are_saved_as_those_of_the_plain_model(tmp_path):

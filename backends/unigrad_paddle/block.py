@@ -10,10 +10,11 @@ from typing import Any
 from paddle import nn
 
 from unigrad.errors import NotBuiltError
-from unigrad.facade import ForwardFacade, make
+from unigrad.facade import make
 from unigrad.protocols import Entry, Structure
 from unigrad_paddle.calls import watched
 from unigrad_paddle.compiled import refuse_compiled
+from unigrad_paddle.facade import LayerFacade
 from unigrad_paddle.framework import batch_norms
 from unigrad_paddle.layers import describe, inner, is_pending, unchanged
 from unigrad_paddle.layers import layers as named_layers
@@ -104,7 +105,7 @@ def copy(model: Any) -> Any:
 
 def facade(model: Any, run: Callable[..., Any]) -> Any:
     """Return a layer that is ``model`` in everything but its forward, which is ``run(forward, *args, **kwargs)``."""
-    return make(ForwardFacade, model, run)
+    return make(LayerFacade, model, run)
 
 
 def layers(model: Any) -> list[Any]:

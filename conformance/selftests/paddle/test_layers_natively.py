@@ -9,7 +9,7 @@ from paddle import nn
 from unigrad_paddle.layers import describe
 
 import unigrad
-from unigrad import BatchCoupledError, NotBuiltError, RecomputeMismatchError
+from unigrad import BatchCoupledError, NotBuiltError, RecomputeMismatchError, UnsupportedError
 
 X = paddle.to_tensor(np.random.default_rng(0).standard_normal((4, 3, 5, 5)).astype("float32"))
 EPS = float(np.finfo(np.float32).eps)
@@ -257,3 +257,54 @@ def test_a_parameter_that_was_taken_out_since_the_forward_is_in_its_place_in_the
         collector.backward(loss)
     assert collector.gradients["bias"].tolist() == [1, 1]
     assert "bias" not in model._parameters
+
+
+class _Holds(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = unigrad.checkpoint(nn.Linear(3, 2))
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_checkpointed_layer_in_a_compiled_one_is_refused_unless_switched_off(enabled):
+    """C12, C13."""
+    model = _Holds()
+    model.second.enabled = enabled
+    x = paddle.ones([4, 3])
+    plain = model(x).numpy()
+    compiled = paddle.jit.to_static(model, full_graph=True)
+    if enabled:
+        with pytest.raises(UnsupportedError, match="to_static"):
+            compiled(x)
+    else:
+        np.testing.assert_allclose(compiled(x).numpy(), plain, rtol=0, atol=40 * EPS)
+    assert paddle.in_dynamic_mode()
+    assert _Holds()(x).shape == [4, 2]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_checkpointed_layer_itself_is_not_compiled():
+    """C12."""
+    with pytest.raises(UnsupportedError, match="to_static"):
+        paddle.jit.to_static(unigrad.checkpoint(nn.Linear(3, 2)), full_graph=True)
+
+
+def test_layers_made_by_the_class_of_a_checkpointed_one_are_plain_ones():
+    """C13: paddle.nn.TransformerEncoder keeps the layer that it is given, and calls its class for the others."""
+    given = unigrad.checkpoint(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0))
+    model = nn.TransformerEncoder(given, 3)
+    assert [type(layer) is nn.TransformerEncoderLayer for layer in model.layers] == [False, True, True]
+    plain = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), 3)
+    plain.set_state_dict(model.state_dict())
+    x = paddle.to_tensor(np.random.default_rng(1).standard_normal((2, 3, 4)).astype("float32"))
+    found = []
+    for one in (plain, model):
+        with unigrad.GradientCollector(one) as collector:
+            collector.backward(one(x).square().sum())
+        found.append([value.numpy().tobytes() for value in collector.gradients.values()])
+    assert found[0] == found[1]

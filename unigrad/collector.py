@@ -103,6 +103,7 @@ class GradientCollector:
         self._thread = 0
         self._open = False
         self._entered = False
+        self._differentiating = False
         self._engine = ""
         self._tape: Engine = self.backend.tape
         self._native: NativeEngine | None = None
@@ -138,7 +139,9 @@ class GradientCollector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._check_thread()
+        self._check_open("leaving")
+        if self._differentiating:
+            raise CollectorClosedError("a collector can't be left while its backward runs, as in a hook or a recompute")
         region, self._region = self._region, None
         self._open = False
         if self._native is not None:
@@ -396,7 +399,11 @@ class GradientCollector:
         keep = retain or create
         found: Sequence[Any | None] = []
         if targets:
-            found = tape.vjp(graph, cotangents, targets, retain=keep, create=create)
+            before, self._differentiating = self._differentiating, True
+            try:
+                found = tape.vjp(graph, cotangents, targets, retain=keep, create=create)
+            finally:
+                self._differentiating = before
         if not keep:
             tape.release(graph)
         computed = {name: value for name, value in zip(own, found, strict=False) if value is not None}

@@ -172,3 +172,34 @@ def test_options_are_given_by_name(samples):
         with pytest.raises(TypeError):
             collector.backward(loss, True)  # type: ignore[call-arg]  # the mistake under test
         collector.backward(loss)
+
+
+@pytest.mark.clause("G0")
+def test_a_collector_is_left_once(samples):
+    own = leaves(samples, a=[1, 2])
+    with unigrad.GradientCollector(own) as collector:
+        collector.backward(samples.operations.sum(own["a"]))
+    with pytest.raises(CollectorClosedError, match="left"):
+        collector.__exit__(None, None, None)
+    collects(collector.gradients, a=[1, 1])
+
+
+@pytest.mark.clause("G0", "G15")
+def test_a_collector_is_not_left_in_its_own_backward(samples):
+    model = dense(samples, 2, 1)
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        if len(calls) == 2:
+            collector.__exit__(None, None, None)
+        found = model(x)
+        return found * found
+
+    run = unigrad.checkpoint(function, blocks=[model])
+    with unigrad.GradientCollector(model) as collector:
+        loss = samples.operations.sum(run(samples.tensor(f32([[1, 2]]))))
+        with pytest.raises(CollectorClosedError, match="while its backward runs"):
+            collector.backward(loss)
+        collector.backward(loss)
+    assert sorted(collector.gradients) == ["bias", "weight"]

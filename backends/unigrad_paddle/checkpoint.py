@@ -13,8 +13,9 @@ from typing import Any
 import paddle
 
 from unigrad import tree
-from unigrad.errors import CreatedParameterError, RecomputeMismatchError, StaleGraphError, UnsupportedError
+from unigrad.errors import RecomputeMismatchError, UnsupportedError
 from unigrad.protocols import Region
+from unigrad.region_errors import argument_changed, argument_written, parameters_created
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.captures import captured_leaf, created, intermediates, refuse_intermediate, refuse_unknown
 from unigrad_paddle.compiled import refuse_compiled
@@ -100,9 +101,7 @@ class _Call:
         gated = [number for number, value in enumerate(values) if _has_graph(value)]
         depends = self._dependence([values[number] for number in gated], border, made)
         if name is not None and any(depends):
-            raise UnsupportedError(
-                f"the checkpointed function changes {name} in place, so that it cannot be run again; let it work on a copy"
-            )
+            raise argument_written(name)
         know(tensor for tensor in self.inputs if tensor.is_leaf)
         gated = [number for number, found in zip(gated, depends, strict=True) if found]
         depends = [found for found in depends if found]
@@ -155,10 +154,7 @@ class _Call:
         """Run the function again and return the gradient of each input for those of some outputs."""
         name = self.changed()
         if name is not None:
-            raise StaleGraphError(
-                f"{name} of a checkpointed function was changed in place between forward and backward; "
-                "run the forward again, or give it a copy"
-            )
+            raise argument_changed(name)
         region = self.region
         with ExitStack() as contexts:
             contexts.enter_context(region.replay())
@@ -241,7 +237,4 @@ def _refuse_created(made: Sequence[Any], ends: Sequence[Any]) -> None:
         if not parameter.stop_gradient and node_of(parameter) in inside
     ]
     if names:
-        raise CreatedParameterError(
-            f"the checkpointed function creates parameters on each call ({', '.join(names)}), so that what the gradient "
-            "belongs to is thrown away; create the layer once, outside of the function"
-        )
+        raise parameters_created(names)

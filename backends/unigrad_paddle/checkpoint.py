@@ -24,6 +24,7 @@ from unigrad_paddle.fingerprint import fingerprint
 from unigrad_paddle.framework import Tensor, node_of, view
 from unigrad_paddle.gates import Gates
 from unigrad_paddle.graph import refuse_fatal, walk
+from unigrad_paddle.guards import hooks_held
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.recompute import inside_region
 from unigrad_paddle.stand_ins import Place, graphs, occupants, stood_in
@@ -207,7 +208,7 @@ def _differentiate(roots: Sequence[Any], vectors: Sequence[Any], real: Sequence[
     """Run Paddle's engine, and return what it wrote into leaves that nothing stands in for; what stood there is put back."""
     before = [(leaf, take(leaf)) for leaf in real]
     try:
-        with releasing(True):
+        with releasing(True), hooks_held(real):
             paddle.autograd.backward(list(roots), list(vectors))
         return {id(leaf): take(leaf) for leaf in real}
     finally:

@@ -1,29 +1,55 @@
-"""Hooks of gradients that return what is no tensor: Paddle 3.3.1 takes it for one unseen, which ends the process.
+"""Hooks of gradients: what they return is looked at, and those of a leaf wait for the gradient of the whole.
 
-Hooks are looked at when they are registered, since a tensor tells nobody of its hooks; the function for it is exchanged when this is
-loaded.
+Paddle 3.3.1 takes what a hook returns for a tensor, unseen, which ends the process if it is none. And a recompute that runs down to a
+parameter itself would call the hooks of this with a part of its gradient. A tensor tells nobody of its hooks, so they are looked at when
+they are registered; the functions for it are exchanged when this is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from unigrad.errors import ArgumentTypeError
 from unigrad_paddle.faults import kept, running
-from unigrad_paddle.framework import Tensor
+from unigrad_paddle.framework import Tensor, is_initialized
 
-__all__ = ["register"]
+__all__ = ["hooks_held", "register"]
 
 register: Any = Tensor._register_grad_hook
 """Registers a hook as it is; also one of the library's own, which may return another shape than the gradient has."""
+_register_after: Any = Tensor._register_backward_hook
 
 
-def _register(self: Any, hook: Callable[[Any], Any]) -> Any:
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.held: frozenset[int] = frozenset()
+
+
+_local = _Local()
+
+
+@contextmanager
+def hooks_held(leaves: Iterable[Any]) -> Iterator[None]:
+    """Call no hook of these leaves in this thread: what is computed is a part of their gradients."""
+    before = _local.held
+    _local.held = before.union(map(id, leaves))
+    try:
+        yield
+    finally:
+        _local.held = before
+
+
+def _register_grad_hook(self: Any, hook: Callable[[Any], Any]) -> Any:
     if not callable(hook):
         raise ArgumentTypeError(f"a hook is a function of the gradient, not {hook!r}")
+    key = id(self)
 
     def checked(gradient: Any) -> Any:
+        if key in _local.held:
+            return None
         with kept():
             result = hook(gradient)
             if result is None:
@@ -32,7 +58,7 @@ def _register(self: Any, hook: Callable[[Any], Any]) -> Any:
                 raise ArgumentTypeError(
                     f"a hook of a gradient returned {result!r}; it returns a tensor in place of the gradient, or None"
                 )
-            if running() and (result.shape != gradient.shape or not result._is_initialized()):
+            if running() and (result.shape != gradient.shape or not is_initialized(result)):
                 raise ArgumentTypeError(
                     f"a hook returned a tensor of shape {tuple(result.shape)} in place of a gradient of shape {tuple(gradient.shape)}"
                 )
@@ -41,4 +67,14 @@ def _register(self: Any, hook: Callable[[Any], Any]) -> Any:
     return register(self, checked)
 
 
-Tensor._register_grad_hook = _register
+def _register_backward_hook(self: Any, hook: Callable[[], Any]) -> Any:
+    key = id(self)
+
+    def told() -> Any:
+        return None if key in _local.held else hook()
+
+    return _register_after(self, told)
+
+
+Tensor._register_grad_hook = _register_grad_hook
+Tensor._register_backward_hook = _register_backward_hook

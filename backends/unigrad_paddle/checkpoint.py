@@ -19,6 +19,7 @@ from unigrad.region_errors import argument_changed, argument_written, parameters
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.captures import captured_leaf, created, intermediates, refuse_intermediate, refuse_unknown
 from unigrad_paddle.compiled import refuse_compiled
+from unigrad_paddle.engine import parallel
 from unigrad_paddle.engines import releasing
 from unigrad_paddle.fingerprint import fingerprint
 from unigrad_paddle.framework import Tensor, node_of, view
@@ -104,6 +105,7 @@ class _Call:
         if name is not None and any(depends):
             raise argument_written(name)
         know(tensor for tensor in self.inputs if tensor.is_leaf)
+        self._refuse_parallel()
         gated = [number for number, found in zip(gated, depends, strict=True) if found]
         depends = [found for found in depends if found]
         region.finish(outputs)
@@ -114,6 +116,16 @@ class _Call:
             for number, output in zip(gated, gates.build([plain[number] for number in gated]), strict=True):
                 plain[number] = output
         return tree.unflatten(layout, plain, outputs)
+
+    def _refuse_parallel(self) -> None:
+        """Raise for a parameter of DataParallel that nothing can stand in for: its exchange would begin with the recompute."""
+        places = {id(row.tensor) for row in self.rows}
+        for tensor in self.inputs:
+            if id(tensor) not in places and parallel(tensor) is not None:
+                raise UnsupportedError(
+                    f"a checkpointed function uses a parameter of shape {tuple(tensor.shape)} of a model in DataParallel past its layer; "
+                    "call the layer in it, or name the layer in blocks= and take the parameter from there in the function"
+                )
 
     def _dependence(self, outputs: Sequence[Any], border: Mapping[Any, Any], made: Sequence[Any]) -> list[list[int]]:
         """For each output the numbers of the inputs that it depends on; makes the list of inputs."""

@@ -118,6 +118,21 @@ def test_a_sum_of_two_backward_calls_is_twice_the_whole(both):
         near(one["steps"][0], one["whole"], times=2)
 
 
+def test_case_81_replicas_are_averaged_once_with_all_their_parts(both):
+    assert both("replicas_of_two_parts") == [{"weight": [5.5]}, {"weight": [5.5]}]
+
+
+def test_case_88_rows_of_two_processes_are_merged_in_the_mean(both):
+    assert both("rows_of_two_processes") == [{"weight": [[1], [0.5], [0.5], [0]]}] * 2
+
+
+def test_a_parameter_that_a_checkpoint_has_captured_is_refused(both):
+    """Nothing can stand in for it, and its exchange would begin with a part of its gradient."""
+    for one in both("captured_parameter_of_a_checkpoint"):
+        assert "past its layer" in one["text"]
+        assert one["nothing"]
+
+
 def test_a_retained_graph_is_refused_and_nothing_is_collected(both):
     first, second = both("retained")
     assert "first backward of a forward only" in first["text"]

@@ -139,6 +139,53 @@ def sum_of_two():
     return {"steps": [listed(collector.gradients)], "whole": whole}
 
 
+class One(nn.Layer):
+    """One weight of the given shape, all ones."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.weight = self.create_parameter(shape, default_initializer=nn.initializer.Constant(1.0))
+
+    def forward(self, x):
+        return nn.functional.embedding(x, self.weight) if x.dtype == paddle.int64 else x * self.weight
+
+
+@scenario
+def replicas_of_two_parts():
+    """Case 81: the gradients of the parts are 1 and 3 in one process, 2 and 5 in the other."""
+    wrapped = paddle.DataParallel(One([1]))
+    with collector_of(wrapped, "add") as collector:
+        for part in ((1.0, 3.0), (2.0, 5.0))[paddle.distributed.get_rank()]:
+            collector.backward(wrapped(paddle.to_tensor([part])).sum())
+    return listed(collector.gradients)
+
+
+@scenario
+def rows_of_two_processes():
+    """Case 88: one process looks up rows 0 and 1, the other rows 0 and 2."""
+    wrapped = paddle.DataParallel(One([4, 1]))
+    rows = ([0, 1], [0, 2])[paddle.distributed.get_rank()]
+    with collector_of(wrapped) as collector:
+        collector.backward(wrapped(paddle.to_tensor(rows)).sum())
+    return listed(collector.gradients)
+
+
+@scenario
+def captured_parameter_of_a_checkpoint():
+    """A function that takes hold of a parameter past its layer, twice: nothing can stand in for it."""
+    model = Model()
+    wrapped = paddle.DataParallel(model)
+    weight, bias = model.second.weight, model.second.bias
+
+    def head(hidden):
+        return hidden @ weight + bias
+
+    model.second.forward = unigrad.checkpoint(head, blocks=[])
+    with collector_of(wrapped) as collector:
+        text = refusal(UnsupportedError, lambda: wrapped(half()))
+        return {"text": text, "nothing": not collector.gradients}
+
+
 @scenario
 def retained():
     wrapped = paddle.DataParallel(Model())

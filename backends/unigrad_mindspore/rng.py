@@ -12,17 +12,6 @@ from unigrad.errors import UnsupportedError
 from unigrad_mindspore.draws import stream
 from unigrad_mindspore.pynative import kernel_seeds, set_kernel_seeds
 
-__all__ = [
-    "from_portable",
-    "generator_state",
-    "is_generator",
-    "restore",
-    "seed",
-    "set_generator_state",
-    "snapshot",
-    "to_portable",
-]
-
 State = tuple[int, int, tuple[Any, dict[Any, int]]]
 
 

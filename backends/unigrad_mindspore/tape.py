@@ -22,20 +22,6 @@ from unigrad_mindspore.pynative import TWICE, node_id, recorded, recording, run_
 from unigrad_mindspore.usage import Region, leaf_of, require_recording
 from unigrad_mindspore.versions import written_at
 
-__all__ = [
-    "close_region",
-    "engine",
-    "is_recording",
-    "native_gradient",
-    "no_record",
-    "open_region",
-    "release",
-    "set_native_gradient",
-    "trace",
-    "vjp",
-    "watch",
-]
-
 _CHANGED = "has been modified by an inplace operation"
 _COMPILED = "bprop_builder"
 _FREED = "ctx has been freed"

@@ -9,17 +9,6 @@ import numpy as np
 
 from unigrad_numpy.ops import random
 
-__all__ = [
-    "from_portable",
-    "generator_state",
-    "is_generator",
-    "restore",
-    "seed",
-    "set_generator_state",
-    "snapshot",
-    "to_portable",
-]
-
 
 def seed(seed: int) -> None:
     """Start the generator of the backend anew."""

@@ -13,20 +13,6 @@ from unigrad_numpy import ops
 from unigrad_numpy.graph import Node, enable_grad, no_grad, state, vector_jacobian_product, walk
 from unigrad_numpy.tensor import Tensor, wrap
 
-__all__ = [
-    "close_region",
-    "engine",
-    "is_recording",
-    "native_gradient",
-    "no_record",
-    "open_region",
-    "release",
-    "set_native_gradient",
-    "trace",
-    "vjp",
-    "watch",
-]
-
 
 class Graph:
     """What some losses depend on."""

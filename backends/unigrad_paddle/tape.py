@@ -17,30 +17,18 @@ from unigrad.errors import ArgumentError, GraphReleasedError, UnsupportedError
 from unigrad.recompute import in_recompute
 from unigrad_paddle.arrays import half, is_floating, is_half
 from unigrad_paddle.compiled import refuse_compiled
-from unigrad_paddle.engine import engine, parallel
+from unigrad_paddle.engine import engine as engine
+from unigrad_paddle.engine import parallel
 from unigrad_paddle.engines import releasing
 from unigrad_paddle.faults import explained
 from unigrad_paddle.framework import shares_memory, view
-from unigrad_paddle.graph import Graph, trace
+from unigrad_paddle.graph import Graph
+from unigrad_paddle.graph import trace as trace
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.marks import GATES, RELEASED, forget_failed
 from unigrad_paddle.recompute import in_region
 from unigrad_paddle.stand_ins import original
 from unigrad_paddle.usage import Region
-
-__all__ = [
-    "close_region",
-    "engine",
-    "is_recording",
-    "native_gradient",
-    "no_record",
-    "open_region",
-    "release",
-    "set_native_gradient",
-    "trace",
-    "vjp",
-    "watch",
-]
 
 
 def open_region() -> Region:

@@ -13,17 +13,6 @@ from unigrad_tensorflow.arrays import value
 from unigrad_tensorflow.graph import register
 from unigrad_tensorflow.private import present_seed_generator, raw, set_seed_generator, stop_recording
 
-__all__ = [
-    "from_portable",
-    "generator_state",
-    "is_generator",
-    "restore",
-    "seed",
-    "set_generator_state",
-    "snapshot",
-    "to_portable",
-]
-
 
 def _global() -> Any:
     """Return the variable of the global generator, which Keras makes at the first draw."""

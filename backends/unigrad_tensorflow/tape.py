@@ -23,20 +23,6 @@ from unigrad_tensorflow.graph import Epoch, Node, Recorder, Twin, attach, curren
 from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
 from unigrad_tensorflow.recompute import collects_inside, in_forward, watched_inside
 
-__all__ = [
-    "close_region",
-    "engine",
-    "is_recording",
-    "native_gradient",
-    "no_record",
-    "open_region",
-    "release",
-    "set_native_gradient",
-    "trace",
-    "vjp",
-    "watch",
-]
-
 
 class _Open(threading.local):
     region: Region | None = None

@@ -22,26 +22,11 @@ from unigrad.errors import ArgumentError, GraphReleasedError, NoGraphError, Stal
 from unigrad_torch import compiled_graph
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.compiled_graph import is_compiled
-from unigrad_torch.engine import engine
+from unigrad_torch.engine import engine as engine
 from unigrad_torch.faults import translated
 from unigrad_torch.marks import MARKED
 from unigrad_torch.reducers import wrappers_of
 from unigrad_torch.usage import Region, pause, resume
-
-__all__ = [
-    "close_region",
-    "engine",
-    "is_recording",
-    "native",
-    "native_gradient",
-    "no_record",
-    "open_region",
-    "release",
-    "set_native_gradient",
-    "trace",
-    "vjp",
-    "watch",
-]
 
 _KEY = "unigrad.released"
 _REENTRANT = "CheckpointFunctionBackward"

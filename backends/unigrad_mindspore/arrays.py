@@ -10,6 +10,7 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
+from unigrad.dtypes import ml_dtype
 from unigrad.errors import ArgumentTypeError
 from unigrad_mindspore.pynative import unrecorded
 from unigrad_mindspore.versions import version as version
@@ -60,9 +61,7 @@ def never_trainable(tensor: Any) -> bool:
 def view(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the values as an array that may share memory; it is to be read only."""
     if dtype(tensor) in _WIDE:
-        import ml_dtypes
-
-        return np.asarray(tensor.astype(mindspore.float32).asnumpy().astype(ml_dtypes.bfloat16))
+        return np.asarray(tensor.astype(mindspore.float32).asnumpy().astype(ml_dtype("bfloat16")))
     return np.asarray(tensor.asnumpy())
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import paddle
 
-from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad.dtypes import ml_dtype
+from unigrad.errors import ArgumentTypeError
 from unigrad_paddle.framework import Tensor, bump_version
 
 _FLOATING = frozenset({paddle.float32, paddle.float64, paddle.float16, paddle.bfloat16})
@@ -115,21 +116,10 @@ def equal(left: Any, right: Any) -> bool:
     return bool(left.numpy().tobytes() == right.numpy().tobytes())
 
 
-def _ml_dtype(name: str) -> np.dtype[Any]:
-    try:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
-    except (ImportError, AttributeError) as cause:
-        raise UnsupportedError(
-            f"NumPy itself has no dtype {name}. Install the package that adds it with: pip install ml_dtypes"
-        ) from cause
-
-
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the values as a C-contiguous NumPy copy."""
     array = np.ascontiguousarray(tensor.numpy()).reshape(tuple(tensor.shape))
-    return array.view(_ml_dtype("bfloat16")) if tensor.dtype == paddle.bfloat16 else array
+    return array.view(ml_dtype("bfloat16")) if tensor.dtype == paddle.bfloat16 else array
 
 
 def from_numpy(array: Any) -> Any:

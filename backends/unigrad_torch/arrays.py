@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unigrad.dtypes import ml_dtype
 from unigrad.errors import ArgumentTypeError, UnsupportedError
 from unigrad_torch import sharing
 from unigrad_torch.sharded import forget_twin, is_sharded, spread, whole
@@ -138,24 +139,13 @@ def equal(left: Any, right: Any) -> bool:
         return torch.equal(bits(left), bits(right.to(left.device)))
 
 
-def _ml_dtype(name: str) -> np.dtype[Any]:
-    try:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
-    except (ImportError, AttributeError) as cause:
-        raise UnsupportedError(
-            f"NumPy itself has no dtype {name}. Install the package that adds it with: pip install ml_dtypes"
-        ) from cause
-
-
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the values as a C-contiguous NumPy copy."""
     with unseen():
         tensor = _dense(tensor).resolve_conj().resolve_neg().cpu().contiguous()
         if tensor.dtype is torch.bfloat16 or dtype(tensor).startswith("float8"):
             width = tensor.element_size()
-            return tensor.view(_BITS[width]).numpy().view(_ml_dtype(dtype(tensor))).copy()
+            return tensor.view(_BITS[width]).numpy().view(ml_dtype(dtype(tensor))).copy()
         return tensor.numpy().copy()
 
 

@@ -46,7 +46,8 @@ def refuse_unknown() -> None:
     """Raise ``CapturedTensorError`` for a leaf that could not be found."""
     raise CapturedTensorError(
         "the checkpointed function uses a tensor that needs a gradient, is no argument, belongs to none of its blocks, and could not "
-        "be found; pass it as an argument. (A tensor that is watched inside of the function is to be watched outside)"
+        "be found; pass it as an argument. (Neither can a leaf be told that was made in it, by stop_gradient = False, by paddle.grad with "
+        "create_graph=True, or by watch: do this outside)"
     )
 
 

@@ -10,7 +10,14 @@ from unigrad_paddle import leaves, marks
 from unigrad_paddle.framework import node_of, operations
 
 import unigrad
-from unigrad import ArgumentError, ArgumentTypeError, GraphReleasedError, StaleGraphError, UnsupportedError
+from unigrad import (
+    ArgumentError,
+    ArgumentTypeError,
+    CapturedTensorError,
+    GraphReleasedError,
+    StaleGraphError,
+    UnsupportedError,
+)
 
 X = paddle.to_tensor([[1.0, 2.0], [3.0, 5.0]])
 
@@ -372,3 +379,25 @@ def test_a_compiled_program_that_ran_outside_of_a_collector_is_released():
     with collector_of(model) as collector, pytest.raises(GraphReleasedError, match="to_static"):
         collector.backward(loss)
     assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("form", ["second order", "own leaf"])
+def test_a_leaf_that_a_region_makes_itself_is_refused(form):
+    """C10, a limit: it can't be told from a captured tensor; a graph of gradients has one too, made by Paddle."""
+    weight = leaf(1, 2)
+
+    def product(x):
+        if form == "own leaf":
+            x = x.detach()
+            x.stop_gradient = False
+            return x * weight
+        y = (x * weight).tanh()
+        (found,) = paddle.grad(y.sum(), weight, create_graph=True)
+        return y * found
+
+    with collector_of({"w": weight}) as collector:
+        with pytest.raises(CapturedTensorError, match="made in it"):
+            unigrad.checkpoint(product, blocks=[{"w": weight}])(paddle.ones([2]))
+        assert not collector.gradients
+        collector.backward(product(paddle.ones([2])).sum())
+        assert "w" in collector.gradients

@@ -211,16 +211,23 @@ class Samples(Protocol):
 class Bench(Protocol):
     """Module ``bench`` of a backend: the framework's own idiom, for ``unigrad bench``.
 
-    It may also have ``BOUNDS``: what the figures ``"step, large"``, ``"step, small"``, ``"input"``, ``"checkpoint, time"``,
-    ``"checkpoint, peak"``, ``"native engine"`` and ``"several processes"`` may be at most. A backend with another engine than the
+    It may also have ``BOUNDS``: what the figures ``"step, large"``, ``"step, small"``, ``"input"``, ``"unrelated"``,
+    ``"checkpoint, time"``, ``"checkpoint, peak"``, ``"checkpoint / plain, peak"``, ``"compiled checkpoint / plain, peak"``,
+    ``"microbatch, peak"``, ``"microbatch with dropout, peak"``, ``"native engine"`` and ``"several processes"`` may be at most. If the
+    framework runs operations in several threads at once, ``threads(count)`` returns the variables of the environment of a process in
+    which it has this many of them. ``KEEPS_MEMORY`` is true if it gives back no memory between steps, so that the first one alone shows a
+    peak. A backend with another engine than the
     pure one may have ``hooked(model)``, which makes a model need it, and, if processes can share a model,
     ``processes(folder, rank, count)``, a context in which this process is one of several that meet in a folder, and ``averaged(model)``,
     which has them average its gradients. One that declares compiled steps may have ``gradients(model, parameters)``, its own step as a
     function from an input to the gradients, and ``compiled(function, x)``, which returns a call of the compiled function on ``x``.
     """
 
-    def stack(self, layers: int, width: int, activation: str | None) -> Any:
-        """Native sequential model of ``layers`` dense layers, each followed by the activation (``"relu" "tanh"`` or None)."""
+    def stack(self, layers: int, width: int, activation: str | None, dropout: float = 0.0) -> Any:
+        """Native sequential model of ``layers`` dense layers.
+
+        Each is followed by the activation (``"relu" "tanh"`` or None) and, if a rate is given, by a dropout that is in force.
+        """
 
     def data(self, batch: int, width: int) -> Any:
         """Native float32 input ``(batch, width)`` that needs no gradient."""

@@ -10,16 +10,20 @@ import numpy as np
 from unigrad_numpy import graph, nn
 from unigrad_numpy.tensor import Parameter, Tensor
 
+BOUNDS = {"unrelated": 1.20, "microbatch, peak": 0.35}
+"""What a figure may be at most."""
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-def stack(layers: int, width: int, activation: str | None) -> nn.Module:
-    """Return dense layers, each followed by the activation."""
+def stack(layers: int, width: int, activation: str | None, dropout: float = 0.0) -> nn.Module:
+    """Return dense layers, each followed by the activation and by dropout."""
     parts: list[nn.Module] = []
     for _ in range(layers):
         parts.append(nn.Linear(width, width))
         if activation is not None:
             parts.append(ACTIVATIONS[activation]())
+        if dropout:
+            parts.append(nn.Dropout(dropout))
     return nn.Sequential(*parts)
 
 

@@ -15,8 +15,10 @@ BOUNDS = {
     "step, large": 1.05,
     "step, small": 1.30,
     "input": 1.05,
+    "unrelated": 1.20,
     "checkpoint, time": 1.10,
     "checkpoint, peak": 1.05,
+    "microbatch, peak": 0.35,
     "native engine": 1.05,
     "several processes": 1.05,
 }
@@ -24,13 +26,15 @@ BOUNDS = {
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-def stack(layers: int, width: int, activation: str | None) -> nn.Module:
-    """Return dense layers, each followed by the activation."""
+def stack(layers: int, width: int, activation: str | None, dropout: float = 0.0) -> nn.Module:
+    """Return dense layers, each followed by the activation and by dropout."""
     parts: list[nn.Module] = []
     for _ in range(layers):
         parts.append(nn.Linear(width, width))
         if activation is not None:
             parts.append(ACTIVATIONS[activation]())
+        if dropout:
+            parts.append(nn.Dropout(dropout))
     return nn.Sequential(*parts)
 
 

@@ -39,6 +39,51 @@ def test_a_bound_that_is_missed_is_exit_code_1(backend, monkeypatch, capsys):
     assert "MISSED" in capsys.readouterr().out
 
 
+def test_what_takes_long_has_fewer_pairs_and_its_figure_says_how_many():
+    from unigrad_conformance.bench_cases import LEAST, Setting
+
+    calls = []
+    setting = Setting(backend=None, pairs=60, warmups=10, budget=0.0)
+    figure = setting.compare("ours / theirs", lambda: calls.append("ours"), lambda: calls.append("theirs"), None)
+    assert figure.pairs == LEAST < 60
+    counted = calls[-2 * LEAST :]
+    assert calls.count("ours") == calls.count("theirs") == LEAST + 1  # one to warm up
+    assert counted[::2] == ["theirs", "ours"] * (LEAST // 2)  # who is first alternates
+    patient = Setting(backend=None, pairs=9, warmups=0, budget=60.0)
+    assert patient.compare("ours / theirs", lambda: None, lambda: None, None).pairs == 9
+
+
+def test_a_peak_has_a_row_for_each_number_of_inter_op_threads(monkeypatch):
+    from unigrad_conformance import bench_peak, bench_regions
+    from unigrad_conformance.bench_cases import Setting
+
+    class Native:
+        @staticmethod
+        def threads(count):
+            return {"COUNT": str(count)}
+
+    class Backend:
+        class spec:
+            name = "some"
+
+    peaks = {("ours", 1): (1, 1), ("theirs", 1): (2, 2), ("ours", 2): (3, 3), ("theirs", 2): (4, 4)}
+    monkeypatch.setattr(bench_peak, "measure", lambda backend, case, count: peaks[case, count])
+    monkeypatch.setattr(Setting, "native", Native)
+    rows = bench_regions._peaks(Setting(Backend, 2, 0), "ours / theirs", "ours", "theirs", 0.6)
+    assert [(row.what, row.median, row.ok) for row in rows] == [
+        ("ours / theirs, inter-op threads: 1", 0.5, True),
+        ("ours / theirs, inter-op threads: 2", 0.75, False),
+    ]
+
+
+def test_a_process_that_fails_is_shown(capfd):
+    from unigrad_conformance.bench_runs import last_lines
+
+    with pytest.raises(subprocess.CalledProcessError):
+        last_lines([["unigrad_conformance.bench_peak", "no-such-backend", "deep"]], {})
+    assert "no-such-backend" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

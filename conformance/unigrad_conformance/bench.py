@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,12 +14,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from unigrad_conformance import bench_cases, bench_engines, quiet
+from unigrad_conformance import bench_cases, bench_engines, bench_regions, quiet
 from unigrad_conformance.bench_cases import Figure
 
 __all__ = ["main"]
 
-CASES = (*bench_cases.CASES, *bench_engines.CASES)
+CASES = (*bench_cases.CASES, *bench_regions.CASES, *bench_engines.CASES)
 
 
 def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "") -> tuple[int, dict[str, Any]]:
@@ -29,7 +30,7 @@ def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "
     names
         Names of backends; one at a time is measured, each should have a process of its own.
     pairs, warmups
-        Interleaved pairs that count, and those before them that do not.
+        Interleaved pairs that count, and those before them that do not; what takes long has fewer, which its row says.
     only
         Part of the names of the cases to run; all if empty.
 
@@ -46,16 +47,23 @@ def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "
         backend = quiet.load(name)
         chosen = [case for case in CASES if only in case.__name__]
         figures: list[Figure] = []
+        seconds: dict[str, float] = {}
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task(name, total=len(chosen))
             for case in chosen:
                 progress.update(task, description=f"{name}: {case.__name__.replace('_', ' ')}")
+                start = time.perf_counter()
                 figures += case(bench_cases.Setting(backend, pairs, warmups))
+                seconds[case.__name__] = round(time.perf_counter() - start, 1)
                 progress.advance(task)
         console.print(_table(f"{name} {backend.version}", figures))
         missed += sum(figure.ok is False for figure in figures)
         measured += len(figures)
-        results["backends"][name] = {"version": backend.version, "figures": [asdict(figure) for figure in figures]}
+        results["backends"][name] = {
+            "version": backend.version,
+            "seconds": seconds,
+            "figures": [asdict(figure) for figure in figures],
+        }
     if not measured:
         console.print("nothing was measured")
         return 2, results
@@ -86,6 +94,7 @@ def _table(title: str, figures: Sequence[Figure]) -> Table:
     for column, justify in (
         ("what", "left"),
         ("kind", "left"),
+        ("of", "right"),
         ("median", "right"),
         ("quartiles", "right"),
         ("at most", "right"),
@@ -96,5 +105,5 @@ def _table(title: str, figures: Sequence[Figure]) -> Table:
         spread = f"{figure.low:.3f} .. {figure.high:.3f}" if figure.low != figure.high else ""
         verdict = {True: "ok", False: "MISSED", None: ""}[figure.ok]
         bound = f"{figure.bound:.2f}" if figure.bound is not None else "-"
-        table.add_row(figure.what, figure.kind, f"{figure.median:.3f}", spread, bound, verdict)
+        table.add_row(figure.what, figure.kind, str(figure.pairs), f"{figure.median:.3f}", spread, bound, verdict)
     return table

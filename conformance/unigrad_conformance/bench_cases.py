@@ -1,22 +1,27 @@
-"""What `unigrad bench` measures."""
+"""What `unigrad bench` measures of collectors, and how it measures times."""
 
 from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import unigrad
-from unigrad.protocols import Backend, Capability
-from unigrad_conformance import bench_peak
+from unigrad.protocols import Backend
 
-__all__ = ["CASES", "Figure", "Setting"]
+__all__ = ["CASES", "Figure", "Setting", "collector_step", "summary"]
+
+BUDGET_S = 12.0
+"""Seconds after which a figure has its last pair."""
+LEAST = 6
+"""Pairs that a figure has even so."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Figure:
         Median and quartiles of the ratios of the pairs.
     bound
         The figure to reach; None where there is none.
+    pairs
+        How many ratios it is the median of.
     """
 
     what: str
@@ -41,6 +48,7 @@ class Figure:
     low: float
     high: float
     bound: float | None = None
+    pairs: int = 1
     ok: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,11 +57,22 @@ class Figure:
 
 @dataclass(frozen=True)
 class Setting:
-    """A backend and how often to measure."""
+    """A backend and how often to measure.
+
+    Parameters
+    ----------
+    backend
+        The backend.
+    pairs, warmups
+        Interleaved pairs that count, and those before them that do not.
+    budget
+        Seconds for one figure; after that it has fewer pairs than ``pairs``.
+    """
 
     backend: Backend
     pairs: int
     warmups: int
+    budget: float = BUDGET_S
 
     @property
     def native(self) -> Any:
@@ -65,22 +84,34 @@ class Setting:
         bounds: dict[str, float] = getattr(self.native, "BOUNDS", {})
         return bounds.get(figure)
 
+    def repeat(self, run: Callable[[], list[float]], times: int, least: int = LEAST) -> list[float]:
+        """Return the ratios of several runs, of fewer if they take long."""
+        ratios: list[float] = []
+        deadline = time.perf_counter() + self.budget
+        for index in range(times):
+            if index >= least and time.perf_counter() > deadline:
+                break
+            ratios += run()
+        return ratios
+
     def compare(self, what: str, ours: Callable[[], Any], theirs: Callable[[], Any], bound: float | None) -> Figure:
         """Time two functions in turn and return the ratio pair by pair; the order within a pair alternates."""
-        for _ in range(self.warmups):
-            ours()
-            theirs()
-        ratios = []
+        warm = replace(self, budget=self.budget / 4)
+        warm.repeat(lambda: [_seconds(ours), _seconds(theirs)], self.warmups, 1)
+        first = itertools.cycle((theirs, ours))
+
+        def pair() -> list[float]:
+            if next(first) is ours:
+                return [_seconds(ours) / _seconds(theirs)]
+            divisor = _seconds(theirs)
+            return [_seconds(ours) / divisor]
+
         gc.collect()
         gc.disable()
         try:
-            for index in range(self.pairs):
-                first, second = (ours, theirs) if index % 2 else (theirs, ours)
-                one, two = _seconds(first), _seconds(second)
-                ratios.append(one / two if index % 2 else two / one)
+            return summary(what, "time", self.repeat(pair, self.pairs), bound)
         finally:
             gc.enable()
-        return _figure(what, "time", ratios, bound)
 
 
 def _seconds(function: Callable[[], Any]) -> float:
@@ -89,11 +120,10 @@ def _seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _figure(what: str, kind: str, ratios: Sequence[float], bound: float | None) -> Figure:
-    if len(ratios) == 1:
-        return Figure(what, kind, ratios[0], ratios[0], ratios[0], bound)
-    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return Figure(what, kind, median, low, high, bound)
+def summary(what: str, kind: str, ratios: Sequence[float], bound: float | None) -> Figure:
+    """Return the figure that several ratios give."""
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [*ratios] * 3
+    return Figure(what, kind, median, low, high, bound, len(ratios))
 
 
 def collector_step(block: unigrad.Block, native: Any, x: Any) -> Callable[[], None]:
@@ -154,15 +184,18 @@ def unrelated_arrays(setting: Setting) -> list[Figure]:
             with unigrad.GradientCollector(block) as collector:
                 collector.zero()
 
-    ratios: list[float] = []
     rounds = 6  # few and many in turn, so that a machine that slows down slows both
-    for _ in range(rounds):
-        timings = [
+
+    def once() -> list[float]:
+        few, many = (
             _with_unrelated(native, count, open_and_zero, setting.warmups, -(-setting.pairs // rounds))
             for count in (100, 100_000)
-        ]
-        ratios += [many / few for few, many in zip(*timings, strict=True)]
-    return [_figure("opening and zeroing with 100,000 unrelated arrays / with 100", "time", ratios, 1.2)]
+        )
+        return [two / one for one, two in zip(few, many, strict=True)]
+
+    ratios = setting.repeat(once, rounds, 2)
+    what = "opening and zeroing with 100,000 unrelated arrays / with 100"
+    return [summary(what, "time", ratios, setting.bound("unrelated"))]
 
 
 def _with_unrelated(native: Any, count: int, function: Callable[[], None], warmups: int, times: int) -> list[float]:
@@ -180,133 +213,6 @@ def _with_unrelated(native: Any, count: int, function: Callable[[], None], warmu
             gc.enable()
 
 
-def checkpoint_cost(setting: Setting) -> list[Figure]:
-    """Checkpoint against the framework's own recompute, and the cost of its value check."""
-    native = setting.native
-    layers, width, batch, regions = bench_peak.DEEP
-    segments = [native.stack(layers // regions, width, "tanh") for _ in range(regions)]
-    x = native.data(batch, width)
-    plain = native.chain(segments)
-    parameters = list(unigrad.wrap(plain).parameters.values())
-    ours = native.step(native.chain([unigrad.checkpoint(segment) for segment in segments]), parameters, x)
-    unchecked = native.step(
-        native.chain([unigrad.checkpoint(segment, verify=False) for segment in segments]), parameters, x
-    )
-    shape = f"{layers} dense layers {width} wide with tanh, batch {batch}, {regions} regions"
-    few = Setting(setting.backend, max(setting.pairs // 6, 1), max(setting.warmups // 5, 1))
-    figures = [few.compare(f"checkpoint with / without the value check, {shape}", ours, unchecked, None)]
-    own = native.recompute(segments)
-    if own is not None:
-        theirs = native.step(own, parameters, x)
-        figures.append(
-            few.compare(f"checkpoint / native recompute, {shape}", ours, theirs, setting.bound("checkpoint, time"))
-        )
-        figures.append(
-            _peaks(
-                setting,
-                f"checkpoint / native recompute, {shape}",
-                "checkpoint",
-                "recompute",
-                setting.bound("checkpoint, peak"),
-            )
-        )
-    figures.append(_peaks(setting, f"checkpoint / plain, {shape}", "checkpoint", "deep", None))
-    return figures
-
-
-def compiled_steps(setting: Setting) -> list[Figure]:
-    """Compare collector and checkpoint inside a compiled function with the framework's own compiled step."""
-    native = setting.native
-    if Capability.COMPILED_STEP not in setting.backend.spec.capabilities or not hasattr(native, "compiled"):
-        return []
-    block = unigrad.wrap(native.stack(20, 256, "relu"))
-    x = native.data(512, 256)
-
-    def collected(x: Any) -> list[Any]:
-        with unigrad.GradientCollector(block) as collector:
-            collector.backward(native.loss(block(x)))
-            return list(collector.gradients.values())
-
-    ours = native.compiled(collected, x)
-    theirs = native.compiled(native.gradients(block.native, list(block.parameters.values())), x)
-    what = "compiled collector step / compiled native step, 20 layers 256 wide, batch 512"
-    figures = [setting.compare(what, ours, theirs, setting.bound("step, large"))]
-    layers, width, batch, regions = bench_peak.DEEP
-    segments = [native.stack(layers // regions, width, "tanh") for _ in range(regions)]
-    parameters = list(unigrad.wrap(native.chain(segments)).parameters.values())
-    x = native.data(batch, width)
-    rerun = native.chain([unigrad.checkpoint(segment) for segment in segments])
-    few = Setting(setting.backend, max(setting.pairs // 6, 1), max(setting.warmups // 5, 1))
-    shape = f"{layers} dense layers {width} wide with tanh, batch {batch}, {regions} regions"
-    ours = native.compiled(native.gradients(rerun, parameters), x)
-    own = native.recompute(segments)
-    if own is not None:
-        theirs = native.compiled(native.gradients(own, parameters), x)
-        what = f"compiled checkpoint / native recompute, {shape}"
-        figures.append(few.compare(what, ours, theirs, setting.bound("checkpoint, time")))
-        bound = setting.bound("checkpoint, peak")
-        figures.append(_peaks(setting, what, "compiled checkpoint", "compiled recompute", bound))
-    figures.append(
-        _peaks(setting, f"compiled checkpoint / plain, {shape}", "compiled checkpoint", "compiled deep", None)
-    )
-    return figures
-
-
-def _peaks(setting: Setting, what: str, ours: str, theirs: str, bound: float | None) -> Figure:
-    name = setting.backend.spec.name
-    ratios = [bench_peak.measure(name, ours) / bench_peak.measure(name, theirs) for _ in range(3)]
-    return _figure(what, "peak", ratios, bound)
-
-
-def _kept(block: unigrad.Block, native: Any, function: Callable[[Any], Any], x: Any) -> int:
-    with unigrad.kept_bytes(block) as meter:
-        output = function(x)
-    del output
-    return meter.bytes
-
-
-def kept_by_checkpoint(setting: Setting) -> list[Figure]:
-    """Bytes kept by one checkpoint against the plain run."""
-    native = setting.native
-    if Capability.KEPT_BYTES not in setting.backend.spec.capabilities:
-        return []
-    model = native.stack(12, 64, "relu")
-    block, x = unigrad.wrap(model), native.data(4096, 64)
-    ratio = _kept(block, native, unigrad.checkpoint(model), x) / _kept(block, native, model, x)
-    return [_figure("one checkpoint / plain, 12 x (dense 64, relu), batch 4096", "kept bytes", [ratio], 0.10)]
-
-
-def microbatch_cost(setting: Setting) -> list[Figure]:
-    """Bytes, time and peak of microbatch for several numbers of parts."""
-    native = setting.native
-    model = native.stack(12, 64, "relu")
-    block, x = unigrad.wrap(model), native.data(4096, 64)
-    shape = "12 x (dense 64, relu), batch 4096"
-    plain_step = native.step(model, list(block.parameters.values()), x)
-    figures = []
-    for parts in (1, 2, 4, 8, 16):
-        run = unigrad.microbatch(model, size=4096 // parts)
-        if Capability.KEPT_BYTES in setting.backend.spec.capabilities:
-            ratio = _kept(block, native, run, x) / _kept(block, native, model, x)
-            figures.append(
-                _figure(
-                    f"microbatch {parts} parts / plain, {shape}", "kept bytes", [ratio], 0.10 if parts == 16 else None
-                )
-            )
-        step = native.step(run, list(block.parameters.values()), x)
-        figures.append(setting.compare(f"microbatch {parts} parts / plain, {shape}", step, plain_step, None))
-        figures.append(
-            _peaks(
-                setting,
-                f"microbatch {parts} parts / plain, {shape}",
-                f"parts{parts}",
-                "wide",
-                0.35 if parts == 8 else None,
-            )
-        )
-    return figures
-
-
 def usage_walk(setting: Setting) -> list[Figure]:
     """Compare the walk that finds what a loss reaches, with the backward that follows."""
     native = setting.native
@@ -316,14 +222,16 @@ def usage_walk(setting: Setting) -> list[Figure]:
         block = unigrad.wrap(native.stack(1000, width, None))
         loss = native.loss(block(native.data(64, width)))
         leaves = list(block.parameters.values())
-        ratios: list[float] = []
-        for _ in range(10):
+
+        def walk(loss: Any = loss, leaves: Any = leaves) -> list[float]:
             start = time.perf_counter()
             graph = tape.trace([loss])
             middle = time.perf_counter()
             tape.vjp(graph, [None], leaves, retain=True, create=False)
-            ratios.append((middle - start) / (time.perf_counter() - middle))
-        figures.append(_figure(f"usage walk / backward, 1,000 layers {width} wide, batch 64", "time", ratios, None))
+            return [(middle - start) / (time.perf_counter() - middle)]
+
+        ratios = setting.repeat(walk, 10)
+        figures.append(summary(f"usage walk / backward, 1,000 layers {width} wide, batch 64", "time", ratios, None))
     return figures
 
 
@@ -336,17 +244,13 @@ def import_time(setting: Setting) -> list[Figure]:
             for what in ("unigrad", "numpy")
         )
         ratios.append(one / two)
-    return [_figure("import unigrad / import numpy, whole process", "time", ratios, None)]
+    return [summary("import unigrad / import numpy, whole process", "time", ratios, None)]
 
 
 CASES: tuple[Callable[[Setting], list[Figure]], ...] = (
     step_overhead,
     input_gradients,
     unrelated_arrays,
-    checkpoint_cost,
-    compiled_steps,
-    kept_by_checkpoint,
-    microbatch_cost,
     usage_walk,
     import_time,
 )

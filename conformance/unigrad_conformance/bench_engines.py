@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import math
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-
 import unigrad
 from unigrad_conformance import quiet
 from unigrad_conformance.bench_cases import Figure, Setting, collector_step
+from unigrad_conformance.bench_runs import last_lines
 
 __all__ = ["CASES"]
 
 SHAPE = (20, 256, 512)
 """Layers, width and batch."""
 PROCESSES = 2
-LIMIT_S = 600
 
 
 def native_engine(setting: Setting) -> list[Figure]:
@@ -42,23 +40,10 @@ def several_processes(setting: Setting) -> list[Figure]:
     if not hasattr(setting.native, "averaged"):
         return []
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "unigrad_conformance.bench_engines", setting.backend.spec.name, folder]
+        run = ["unigrad_conformance.bench_engines", setting.backend.spec.name, folder]
         numbers = [str(setting.pairs), str(setting.warmups)]
-        runs = [
-            subprocess.Popen([*command, str(rank), *numbers], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for rank in range(PROCESSES)
-        ]
-        try:
-            outputs = [run.communicate(timeout=LIMIT_S) for run in runs]
-        finally:
-            for run in runs:
-                run.kill()
-                run.wait()
-    for run, (_, errors) in zip(runs, outputs, strict=True):
-        if run.returncode:
-            Console(stderr=True).print(errors, markup=False)
-            raise subprocess.CalledProcessError(run.returncode, command)
-    figure = json.loads(outputs[0][0].splitlines()[-1])
+        lines = last_lines([[*run, str(rank), *numbers] for rank in range(PROCESSES)], {})
+    figure = json.loads(lines[0])
     del figure["ok"]
     return [Figure(**figure)]
 
@@ -68,7 +53,7 @@ CASES: tuple[Callable[[Setting], list[Figure]], ...] = (native_engine, several_p
 
 def _main(name: str, folder: str, rank: str, pairs: str, warmups: str) -> None:
     """Measure in one of the processes, all of which do the same steps in the same order."""
-    setting = Setting(quiet.load(name), int(pairs), int(warmups))
+    setting = Setting(quiet.load(name), int(pairs), int(warmups), budget=math.inf)
     native: Any = setting.native
     layers, width, batch = SHAPE
     with native.processes(folder, int(rank), PROCESSES):

@@ -30,6 +30,8 @@ Observer = Callable[[Any], None]
 _UNSEEN = frozenset({"Concat", "Contiguous", "SelectView", "Slice", "StridedSlice"})
 """Nodes of operations that tell no mode of themselves, as a slice of a parameter; they are looked through."""
 
+_SPARSE = frozenset({"EmbeddingLookup", "SparseGatherV2"})
+
 
 class _Local(threading.local):
     depth = 0
@@ -55,6 +57,11 @@ class _Mode(mindspore.MsDispatchMode):  # type: ignore[misc]  # the framework ha
             raise UnsupportedError(
                 f"the random operation {name} of mindspore takes no seed on the CPU, so that a recompute would draw other "
                 "numbers; leave it outside of checkpoint and microbatch"
+            )
+        elif name in _SPARSE and grad_flag() and recording_allowed():
+            raise UnsupportedError(
+                "a sparse lookup (nn.EmbeddingLookup with sparse=True) has a gradient that does not say which rows it is of, in the "
+                "PYNATIVE_MODE of mindspore; use nn.Embedding, or target='DEVICE' with sparse=False"
             )
         observer = _local.observer
         if observer is not None and grad_flag() and recording_allowed():

@@ -133,7 +133,7 @@ def test_whole_numbers_are_buffers_though_mindspore_makes_them_trainable():
         unigrad.wrap({"steps": model.steps})
 
 
-def test_parameters_without_values_yet():
+def test_case_73_parameters_without_values_yet_are_loaded_and_copied():
     def make():
         with mindspore.nn.utils.no_init_parameters():
             model = nn.Dense(3, 2)

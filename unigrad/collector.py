@@ -17,7 +17,6 @@ from unigrad.errors import (
     BackendMismatchError,
     CollectorClosedError,
     GraphReleasedError,
-    StaleGraphError,
     UnsupportedError,
     WrongThreadError,
 )
@@ -25,9 +24,9 @@ from unigrad.gradients import Gradients, Store
 from unigrad.losses import check_losses, check_weight, require_number, require_tensor
 from unigrad.protocols import Backend, Capability, Engine, Graph, NativeEngine
 from unigrad.recompute import in_recompute
-from unigrad.table import Table
 from unigrad.tracing import refuse_traced
 from unigrad.usage import Usage
+from unigrad.uses import Uses
 from unigrad.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -111,14 +110,8 @@ class GradientCollector:
         self._inputs = Store(self.backend)
         self._watched: dict[str, Any] = {}
         self._origins: set[int] = set()
-        self._table: Table | None = None
-        self._name_of: Mapping[int, str] = {}
-        self._leaves: Sequence[Any] = ()
+        self._uses = Uses(self.block)
         self._region: Any = None
-        self._used: set[str] = set()
-        self._reached: set[str] = set()
-        self._outside: set[int] = set()
-        self._strangers: list[Any] = []
         self._weighted: bool | None = None
         self._total = 0.0
         self._judged = True
@@ -126,9 +119,9 @@ class GradientCollector:
     def __enter__(self) -> GradientCollector:
         if self._entered:
             raise CollectorClosedError("a collector is entered once; make a new one")
-        self._look_up()
+        self._uses.look_up()
         engine = self.block.engine()
-        self._region = recording.join(self.backend, self, self._leaves, self.block.waits)
+        self._region = recording.join(self.backend, self._uses, self._uses.leaves, self.block.waits)
         if engine != "pure":
             self._open_native()
         self._thread = threading.get_ident()
@@ -147,11 +140,11 @@ class GradientCollector:
         if self._native is not None:
             self._native.close()
         complete = self._complete()
-        region.leave(self, deliver=not complete)
-        if self._strangers:
-            self._resolve()
+        region.leave(self._uses, deliver=not complete)
+        if self._uses.strangers:
+            self._uses.resolve()
         else:
-            self._register()
+            self._uses.register()
         try:
             if kind is None and not complete:
                 self._judge(stacklevel=2)
@@ -165,9 +158,9 @@ class GradientCollector:
             return
         try:
             self._tape = self._native = make()
-            self._native.enter(self._leaves)
+            self._native.enter(self._uses.leaves)
         except BaseException:
-            self._region.leave(self, deliver=False)
+            self._region.leave(self._uses, deliver=False)
             raise
 
     def _require_engine(self) -> None:
@@ -177,49 +170,6 @@ class GradientCollector:
                 f"the model needs the {engine} engine since the collector was entered, which chose the {self._engine} one; enter a "
                 "new collector"
             )
-
-    def take(self, leaves: Sequence[Any]) -> None:
-        """Take note of leaves used in recorded forwards; called by the recording region."""
-        for leaf in leaves:
-            name = self._name_of.get(id(leaf))
-            if name is not None:
-                self._used.add(name)
-            elif self.block.waits:
-                self._strangers.append(leaf)
-
-    def _resolve(self) -> None:
-        """Refresh the names, find those of leaves used before they had one, and register what was used."""
-        self._look_up()
-        self._register()
-
-    def _look_up(self) -> None:
-        table = self.block.table()
-        if table is self._table:
-            return
-        known, leaves = table.name_of, table.leaves
-        # A forward that used a parameter replaced since still gives its gradient.
-        past = [leaf for leaf in self._leaves if id(leaf) not in known]
-        if past:
-            known = {**known, **{id(leaf): self._name_of[id(leaf)] for leaf in past}}
-            leaves = (*leaves, *past)
-        self._table, self._name_of, self._leaves = table, known, leaves
-
-    def _register(self) -> None:
-        for leaf in self._strangers:
-            name = self._name_of.get(id(leaf))
-            if name is not None:
-                self._used.add(name)
-        self._strangers.clear()
-        for prefix, part in self.block.parts():
-            register = part.memory.registered
-            if not prefix:
-                register |= self._used
-                register |= self._reached
-                continue
-            used = self._used | self._reached
-            # A parameter tied between two parts has the name of the first; it is registered in both.
-            used.update(alias for alias, name in self.block.aliases.items() if name in used)
-            register.update(name.removeprefix(prefix) for name in used if name.startswith(prefix))
 
     def _check_thread(self) -> None:
         refuse_traced("a collector")
@@ -272,8 +222,8 @@ class GradientCollector:
         """What happened to each parameter since entering, or since ``zero()``."""
         if self._region is not None and threading.get_ident() == self._thread:
             self._region.deliver()
-        self._resolve()
-        return usage.sort(self.block, self._used, self._reached, len(self._outside))
+        self._uses.resolve()
+        return usage.sort(self.block, self._uses.used, self._uses.reached, len(self._uses.outside))
 
     def watch(self, tensor: Any, name: str) -> Any:
         """Collect the gradient of a tensor that is no parameter.
@@ -366,19 +316,19 @@ class GradientCollector:
         weight = check_weight(weight, self._accumulate, self._weighted)
         losses, cotangents = check_losses(self.backend, loss, cotangent)
         if self._native is not None:
-            self._native.begin(self._leaves, self._accumulate, self._parameters, weight)
+            self._native.begin(self._uses.leaves, self._accumulate, self._parameters, weight)
         graph = self._tape.trace(losses)
         if graph.released is not None:
             raise GraphReleasedError(
                 f"the graph of this loss was released at {graph.released!r} by an earlier backward; pass retain_graph=True to "
                 "that one, or run the forward again"
             )
-        reached, outside = self._split(graph)
-        if outside or self._strangers:
+        reached, outside = self._uses.split(graph, self._origins, self._watched)
+        if outside or self._uses.strangers:
             # Some parameter may have been made, or replaced, since the names were looked up.
-            self._resolve()
+            self._uses.resolve()
             self._require_engine()
-            reached, outside = self._split(graph)
+            reached, outside = self._uses.split(graph, self._origins, self._watched)
         computed: dict[str, Any] = {}
         watched: dict[str, Any] = {}
         if weight != 0:
@@ -386,8 +336,8 @@ class GradientCollector:
         elif not retain_graph:
             self._tape.release(graph)
         self._commit(computed, watched, weight, create_graph)
-        self._reached.update(reached if weight == 0 or not self._parameters else computed)
-        self._outside.update(outside)
+        self._uses.reached.update(reached if weight == 0 or not self._parameters else computed)
+        self._uses.outside.update(outside)
         self._judged = False
 
     def _differentiate(
@@ -411,37 +361,6 @@ class GradientCollector:
             return computed, {}
         rest = found[len(own) :]
         return computed, {name: value for name, value in zip(self._watched, rest, strict=True) if value is not None}
-
-    def _split(self, graph: Graph) -> tuple[dict[str, Any], set[int]]:
-        """Sort the leaves of a graph into own ones by name, and the ids of foreign ones."""
-        name_of, table, leaves = self._name_of, self._table, graph.leaves
-        assert table is not None  # looked up when entering
-        if (
-            len(leaves) == len(table.leaves)
-            and name_of is table.name_of
-            and all(map(name_of.__contains__, map(id, leaves)))
-        ):
-            # All of them and nothing else, as in most steps.
-            return dict(zip(name_of.values(), table.leaves, strict=True)), set()
-        reached: dict[str, Any] = {}
-        outside: set[int] = set()
-        for leaf in leaves:
-            name = name_of.get(id(leaf))
-            if name is not None:
-                if name in reached:
-                    raise StaleGraphError(
-                        f"parameter {name!r} was replaced by another since a forward that this loss depends on; "
-                        "run the forward again after the replacement"
-                    )
-                reached[name] = leaf
-            else:
-                outside.add(id(leaf))
-        if len(reached) > 1:
-            reached = {name: reached[name] for name in name_of.values() if name in reached}
-        if outside:
-            outside -= self._origins
-            outside.difference_update(id(tensor) for tensor in self._watched.values())
-        return reached, outside
 
     def _commit(self, computed: dict[str, Any], watched: dict[str, Any], weight: float | None, create: bool) -> None:
         if self._accumulate == "write":
@@ -467,12 +386,10 @@ class GradientCollector:
             self._native.forget()
         self._store = Store(self.backend)
         self._inputs = Store(self.backend)
-        self._used = set()
-        self._reached = set()
-        self._outside = set()
+        self._uses.clear()
         self._weighted = None
         self._total = 0.0
-        self._region.expect(self._leaves, self.block.waits)
+        self._region.expect(self._uses.leaves, self.block.waits)
 
     def scale(self, factor: float) -> None:
         """Multiply what is collected, and so what is applied, by a factor."""
@@ -488,7 +405,7 @@ class GradientCollector:
         require_number(maximum, "clip_by_global_norm takes a positive norm")
         if not maximum > 0:
             raise ArgumentError(f"clip_by_global_norm takes a positive norm, not {maximum!r}")
-        self._resolve()
+        self._uses.resolve()
         factor = self.backend.arrays.clip_factor(list(self.gradients.values()), float(maximum))
         self._multiply(factor, (self._store,))
 
@@ -546,7 +463,7 @@ class GradientCollector:
 
     def _complete(self) -> bool:
         """Whether all parameters were reached and none is frozen or still to be made, so that there is nothing to tell."""
-        return len(self._reached) == len(self._name_of) and not self._expected and not self.block.waits
+        return len(self._uses.reached) == len(self._uses.name_of) and not self._expected and not self.block.waits
 
     def _judge(self, stacklevel: int) -> None:
         if self._judged or not self._parameters:

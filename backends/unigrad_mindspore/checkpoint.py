@@ -145,6 +145,7 @@ def _tensors(outputs: Any) -> list[Any]:
     ]
 
 
+@explained()
 def run(region: Region) -> Any:
     """Run the region so that of its inner values nothing is kept until a backward."""
     if not recording():
@@ -152,7 +153,7 @@ def run(region: Region) -> Any:
     frame = _Frame(region)
     border, since = frame.border(), next_number()
     recorder = Forward(frame)
-    with explained(), kept(), dispatch.repeatable(), receiving(recorder, _hooks):
+    with kept(), dispatch.repeatable(), receiving(recorder, _hooks):
         outputs = region.function(*region.args, **region.kwargs)
     leaves, captured = reached(_tensors(outputs), border, None if in_recompute() else since)
     if captured is not None:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from unigrad.errors import UnsupportedError
+from unigrad.errors import GraphReleasedError, UnsupportedError
 from unigrad_mindspore.pynative import raise_pending
 
-__all__ = ["explained", "settle"]
+__all__ = ["FREED", "explained", "settle"]
 
 _NO_KERNEL = (
     re.compile(r"The kernel (\w+) unregistered"),
@@ -18,6 +18,8 @@ _NO_KERNEL = (
     re.compile(r"Unsupported op \[(\w+)\]"),
 )
 _NO_TOP_CELL = "pointer[top_cell_] is null"
+FREED = "ctx has been freed"
+"""Part of the error for what lies on a function of the user's own whose graph is released."""
 
 
 def settle() -> None:
@@ -37,6 +39,11 @@ def explained() -> Iterator[None]:
             raise UnsupportedError(
                 "a Cell with a bprop of its own, one given to Cell.recompute(), or mindspore.recompute was called, which MindSpore runs "
                 "inside its own gradient functions only; write the one as a _Function, and use unigrad.checkpoint for the others"
+            ) from error
+        if FREED in text:
+            raise GraphReleasedError(
+                "a tensor lies on a graph that was released, at a function of the user's own, by an earlier backward; pass "
+                "retain_graph=True to that one, or run the forward again"
             ) from error
         found = next((match for pattern in _NO_KERNEL if (match := pattern.search(text))), None)
         if found is None:

@@ -13,7 +13,7 @@ from unigrad.errors import GraphReleasedError, NoGraphError, StaleGraphError, Un
 from unigrad.protocols import Structure
 from unigrad_mindspore.arrays import from_numpy, requires_gradient, view
 from unigrad_mindspore.dispatch import paused
-from unigrad_mindspore.kernels import explained, settle
+from unigrad_mindspore.kernels import FREED, explained, settle
 from unigrad_mindspore.leaves import remember
 from unigrad_mindspore.marks import marked
 from unigrad_mindspore.marks import release as release_nodes
@@ -24,7 +24,6 @@ from unigrad_mindspore.versions import written_at
 
 _CHANGED = "has been modified by an inplace operation"
 _COMPILED = "bprop_builder"
-_FREED = "ctx has been freed"
 _SPENT = "args excced the number of edges"
 
 
@@ -42,7 +41,7 @@ class _Graph:
         try:
             self._walk()
         except RuntimeError as error:
-            if _FREED not in str(error):
+            if FREED not in str(error):
                 raise
             self._freed = True
 
@@ -264,6 +263,7 @@ def release(graph: _Graph) -> None:
     release_nodes(graph.nodes)
 
 
+@explained()
 def watch(tensor: Any) -> Any:
     """Return a new tensor of the same values that needs a gradient, still connected to the tensor's own graph."""
     remember(tensor)

@@ -88,6 +88,37 @@ SEQUENCES = {
                 refused(GraphReleasedError, lambda: collector.backward(second))
                 del trunk, first, second
     """,
+    "a value on a released function of the user's own, used again": """
+        class Square(mindspore._Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+            @staticmethod
+            def backward(ctx, gradient):
+                return 2.0 * ctx.saved_tensors[0] * gradient
+        block, x = unigrad.wrap(nn.Dense(3, 2)), tensor(np.ones((4, 3)))
+        double = unigrad.checkpoint(lambda value: value * 2.0, blocks=[])
+        with unigrad.GradientCollector(block) as collector:
+            value = Square.apply(block(x))
+            collector.backward(value.sum())
+            for use in (
+                lambda: collector.watch(value, name="value"),
+                lambda: double(value),
+                lambda: unigrad.checkpoint(lambda given: given * value, blocks=[])(tensor([1, 1])),
+                lambda: collector.backward((value * 2.0).sum()),
+            ):
+                refused(GraphReleasedError, use)
+            collector.backward(block(x).sum())
+    """,
+    "a collector, and a generator with one, open at the end": """
+        def generate():
+            with unigrad.GradientCollector(nn.Dense(3, 2), on_unused="ignore") as inner:
+                yield inner
+        kept = generate()
+        next(kept)
+        unigrad.GradientCollector(nn.Dense(3, 2)).__enter__()
+    """,
     "a failing function in the middle of a backward, and again": """
         class Fails(mindspore._Function):
             @staticmethod

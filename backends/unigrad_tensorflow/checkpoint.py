@@ -7,20 +7,17 @@ a backward reached it: what only other outputs depend on stays without a gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from unigrad import tree
-from unigrad.captures import name_in, reachable
+from unigrad.captures import name_in
 from unigrad.errors import (
     CapturedTensorError,
-    CreatedParameterError,
     RecomputeMismatchError,
     UnsupportedError,
 )
@@ -35,8 +32,6 @@ from unigrad_tensorflow.ordering import Turn, turn
 from unigrad_tensorflow.private import (
     call_state,
     differentiated,
-    function_operations,
-    has_tangents,
     identity,
     recorded_inside,
     restored,
@@ -45,42 +40,22 @@ from unigrad_tensorflow.private import (
     unstopped,
 )
 from unigrad_tensorflow.recompute import in_forward, inside, rerunning, running
+from unigrad_tensorflow.refusals import (
+    Replayable,
+    no_creation,
+    refuse_arguments,
+    refuse_composite,
+    refuse_forward_mode,
+    refuse_hidden,
+)
 from unigrad_tensorflow.tape import open_now
 
 __all__ = ["fingerprint", "refuse_arguments", "run"]
-
-STATEFUL = frozenset(
-    {
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    }
-)
-"""Random operations whose state lies in the operation itself and can't be put back."""
-
-_COMPOSITE = (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
-
-_stateful_functions: dict[str, frozenset[str]] = {}
 
 
 def run(region: Region) -> Any:
     """Run the region so that of its inner values nothing is kept until a backward."""
     return _Call(region).forward()
-
-
-def refuse_arguments(leaves: Sequence[Any]) -> None:
-    """Raise for a symbolic tensor of a functional model: the operations of a function become layers, and the region is lost."""
-    if any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
-        raise UnsupportedError(
-            "a function run as a region can't take a KerasTensor: Keras would put what it calls into the functional model, and not the "
-            "region. Checkpoint or microbatch a layer: unigrad.checkpoint(layer)(inputs) is a layer of the model"
-        )
 
 
 def _is_differentiable(tensor: Any) -> bool:
@@ -105,7 +80,7 @@ class _Call:
         # Containers of its own and without the tensors: the function or its caller may change those that were given.
         self._like = tree.unflatten(self._layout, [None] * len(leaves), (args, kwargs))
         for leaf in leaves:
-            _refuse_composite(leaf)
+            refuse_composite(leaf, _node)
         tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and not is_variable(leaf)}
         places = {key: index for index, key in enumerate(tensors)}
         self._leaves = [places.get(id(leaf), _Other(leaf)) for leaf in leaves]
@@ -131,7 +106,7 @@ class _Call:
         with ExitStack() as stack:
             others = stack.enter_context(hidden()) or bool(nested)
             if others:
-                _refuse_forward_mode(self._arguments)
+                refuse_forward_mode(self._arguments)
                 stack.enter_context(stop_recording())
                 stack.enter_context(recorded_inside())
             collects = stack.enter_context(running(others))
@@ -147,14 +122,14 @@ class _Call:
             recorder.entering = self._entering(outer)
             if outer is None and not in_recompute():
                 recorder.foreign = foreign()
-            recorder.every = _refuse_stateful
+            recorder.every = Replayable(self.region).check
             stack.enter_context(recorder)
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=False))
             outputs = region.function(*args, **kwargs)
             self._collects = collects()
         if others:
-            _refuse_forward_mode(leaf.variable.read_value() for leaf in recorder.used.values())
+            refuse_forward_mode(leaf.variable.read_value() for leaf in recorder.used.values())
         if nested is not None:  # the recompute of the region around it will record this one
             for layer, loss in added:
                 layer.add_loss(loss)
@@ -185,7 +160,7 @@ class _Call:
     def _record(self, outputs: Any, added: list[tuple[Any, Any]], twins: list[Any], recorder: Recorder) -> Any:
         found, layout = tree.flatten(outputs)
         for leaf in found:
-            _refuse_hidden(leaf)
+            refuse_hidden(leaf)
         everything = [*found, *(loss for _, loss in added)]
         places = [
             index
@@ -253,7 +228,7 @@ class _Call:
                 stack.enter_context(ambient(self.mode))
             stack.enter_context(unstopped())
             stack.enter_context(rerunning())
-            stack.enter_context(_no_creation())
+            stack.enter_context(no_creation())
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=True))
             # One that serves once lets go of what it holds as it goes backward.
@@ -382,66 +357,3 @@ def _head(outputs: list[Any], gradients: list[Any]) -> Any:
     if len(outputs) == 1:
         return _operation([tf.zeros(())], lambda _: gradients, outputs)[0]
     return _operation([tf.zeros(())], lambda _: gradients[::-1], outputs[::-1])[0]
-
-
-def _refuse_composite(leaf: Any) -> None:
-    """Raise for an argument made of several tensors of which one needs a gradient."""
-    if isinstance(leaf, _COMPOSITE) and any(map(_node, tf.nest.flatten(leaf, expand_composites=True))):
-        raise UnsupportedError(
-            f"an argument of a checkpointed region is a {type(leaf).__name__} that needs a gradient; pass its parts (values, indices, "
-            "row_splits), and put them together inside of the function"
-        )
-
-
-def _refuse_hidden(leaf: Any) -> None:
-    """Raise for an output in which tensors lie where nobody finds them."""
-    if (
-        leaf is None
-        or is_variable(leaf)
-        or isinstance(leaf, tf.Tensor | str | bytes | bool | int | float | complex | np.ndarray)
-    ):
-        return
-    if isinstance(leaf, tf.TensorArray):
-        raise UnsupportedError("a checkpointed region can't return a tf.TensorArray; return what its stack() gives")
-    for name, found in reachable(leaf, lambda item: isinstance(item, tf.Tensor), closed=("tensorflow", "keras")):
-        if isinstance(found, tf.Tensor) and node_of(found) is not None:
-            raise UnsupportedError(
-                f"a checkpointed region returns a {type(leaf).__name__} that holds a tensor ({name}), which can't be found in it "
-                "again; return tensors in lists, tuples, dictionaries, named tuples or dataclasses"
-            )
-
-
-@contextmanager
-def _no_creation() -> Iterator[None]:
-    """Refuse variables that are created now."""
-
-    def refuse(create: Any, **kwargs: Any) -> Any:
-        name = kwargs.get("name") or "without a name"
-        raise CreatedParameterError(
-            f"a checkpointed region creates the variable {name!r} on each call: the recompute would train another than the forward. "
-            "Create layers and variables once, outside of the function"
-        )
-
-    with tf.variable_creator_scope(refuse):
-        yield
-
-
-def _refuse_forward_mode(tensors: Iterable[Any]) -> None:
-    if has_tangents(list(tensors)):
-        raise UnsupportedError(
-            "a checkpointed region can't be followed by tf.autodiff.ForwardAccumulator, which would give another number: a region is "
-            "one operation with a gradient function only. Set enabled = False for the call"
-        )
-
-
-def _refuse_stateful(operation: str, inputs: Any) -> None:
-    found = {operation} & STATEFUL
-    if operation.startswith("__"):
-        if operation not in _stateful_functions:
-            _stateful_functions[operation] = STATEFUL.intersection(function_operations(operation))
-        found = set(_stateful_functions[operation])
-    if found:
-        raise UnsupportedError(
-            f"the random operation {', '.join(sorted(found))} can't be replayed in a checkpointed region: its state lies in TensorFlow's "
-            "own kernels. Draw with keras.random, layers of Keras, tf.random.stateless_* or a registered tf.random.Generator"
-        )

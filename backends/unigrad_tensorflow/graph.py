@@ -45,6 +45,7 @@ __all__ = [
     "is_cut",
     "node_of",
     "register",
+    "register_random",
 ]
 
 ZERO_EVERYWHERE = frozenset({"Ceil", "Floor", "Rint", "Round"})
@@ -189,6 +190,12 @@ def register(native: Any) -> Leaf:
     elif native is not variable and leaf.native is not native:
         leaf.name(native)
     return leaf
+
+
+def register_random(state: Any) -> None:
+    """Let the record know the state of a generator that regions replay."""
+    register(state)
+    raw(state).handle._unigrad_random = True
 
 
 def is_cut(operation: str) -> bool:

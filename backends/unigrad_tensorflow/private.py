@@ -18,9 +18,9 @@ try:
     from keras.src.layers.layer import Layer
     from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python import pywrap_tfe
-    from tensorflow.python.eager import context, forwardprop_util, imperative_grad, record
+    from tensorflow.python.eager import context, execute, forwardprop_util, imperative_grad, record
     from tensorflow.python.eager.polymorphic_function.concrete_function import _ForwardBackwardCall
-    from tensorflow.python.framework import auto_control_deps, op_callbacks
+    from tensorflow.python.framework import auto_control_deps
     from tensorflow.python.framework.ops import _gradient_registry
     from tensorflow.python.ops import control_flow_util, gen_array_ops, gen_resource_variable_ops
 except ImportError as cause:
@@ -70,8 +70,33 @@ __all__ = [
 UnigradError.ag_pass_through = True  # type: ignore[attr-defined]
 UnigradError._keras_call_info_injected = True  # type: ignore[attr-defined]
 
-add_callback = op_callbacks.add_op_callback
-remove_callback = op_callbacks.remove_op_callback
+_lock = threading.Lock()
+_callbacks = 0
+
+
+def add_callback(callback: Callable[..., Any]) -> None:
+    """Have ``callback`` told of each operation of this thread.
+
+    TensorFlow keeps its callbacks by thread, but has one function for all threads that tells them, which the first thread to remove a
+    callback would take from the others.
+    """
+    global _callbacks
+    with _lock:
+        _callbacks += 1
+        context.context().add_op_callback(callback)
+        execute.execute = execute.execute_with_callbacks
+
+
+def remove_callback(callback: Callable[..., Any]) -> None:
+    """Undo :func:`add_callback`."""
+    global _callbacks
+    with _lock:
+        _callbacks -= 1
+        context.context().remove_op_callback(callback)
+        if not _callbacks and not context.context().op_callbacks:
+            execute.execute = execute.quick_execute
+
+
 identity = gen_array_ops.identity
 stop_recording = record.stop_recording
 stopped: Callable[[], bool] = pywrap_tfe.TFE_Py_TapeSetIsStopped

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from unigrad_tensorflow.arrays import value
-from unigrad_tensorflow.graph import register
+from unigrad_tensorflow.graph import register_random
 from unigrad_tensorflow.private import present_seed_generator, raw, set_seed_generator, stop_recording
 
 
@@ -24,7 +24,7 @@ def _global() -> Any:
         thread.start()
         thread.join()
         generator = set_seed_generator(made[0])
-    register(generator.state)
+    register_random(generator.state)
     return generator.state
 
 
@@ -52,7 +52,7 @@ def is_generator(obj: object) -> bool:
 
 def generator_state(generator: Any) -> Any:
     """Return the state of a generator."""
-    register(generator.state)
+    register_random(generator.state)
     return value(generator.state)
 
 

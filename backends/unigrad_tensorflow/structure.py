@@ -13,7 +13,7 @@ import tensorflow as tf
 from unigrad.protocols import Entry, Structure
 from unigrad_tensorflow import layers as known
 from unigrad_tensorflow.arrays import is_variable
-from unigrad_tensorflow.graph import register
+from unigrad_tensorflow.graph import register, register_random
 from unigrad_tensorflow.private import Layer
 
 __all__ = ["describe", "is_module", "places", "unchanged"]
@@ -191,7 +191,7 @@ def describe(model: Any) -> Structure:
             if isinstance(item, _GENERATORS):
                 if first:
                     generators[_join(path, name)] = item
-                    register(item.state)
+                    register_random(item.state)
                     seeds.add(id(item.state))
                 continue
             if not is_variable(item) or id(item) in seeds:

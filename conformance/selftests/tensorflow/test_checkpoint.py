@@ -141,3 +141,61 @@ def test_a_variable_of_no_block_that_a_function_traced_before_uses_gets_its_grad
     slope = (X / tf.cosh(2 * X) ** 2).numpy().sum()
     # A sum of 12 values, each of a few roundings.
     np.testing.assert_allclose(collector.gradients["free"].numpy(), slope, rtol=1e-5)
+
+
+class Counter(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = tf.Variable(0.0, trainable=False, name="count")
+
+    def __call__(self, x):
+        self.count.assign(self.count + 1.0)
+        return x
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_a_variable_of_no_block_that_a_region_changes_is_refused_by_name(traced):
+    """tf.Module has no hooks: what a function calls can be seen in its closure, or where a Block calls it, but not below that."""
+    layer, counter = dense(), Counter()
+    nest = [[[[[[[[[counter]]]]]]]]]
+
+    def call(x):
+        inner = nest
+        while isinstance(inner, list):
+            inner = inner[0]
+        return layer(inner(x))
+
+    def step(x, **options):
+        with unigrad.GradientCollector(layer, on_unused="ignore") as collector:
+            collector.backward(tf.reduce_sum(unigrad.checkpoint(call, **options)(x)))
+            return dict(collector.gradients)
+
+    run = tf.function(step, autograph=False) if traced else step
+    with pytest.raises(unigrad.UnsupportedError, match="count"):
+        run(X)
+    before = counter.count.numpy()
+    assert len(run(X, blocks=[layer, counter])) == 2
+    assert counter.count.numpy() == before + 1
+
+
+@pytest.mark.parametrize("draw", ["normal", "skip"])
+def test_a_generator_of_no_block_is_refused_until_it_is_registered(draw):
+    layer, generators = dense(), {"one": tf.random.Generator.from_seed(1)}
+    held = [[[[[[[[[generators]]]]]]]]]
+
+    def noisy(x):
+        inner = held
+        while isinstance(inner, list):
+            inner = inner[0]
+        if draw == "skip":
+            inner["one"].skip(3)
+            return layer(x)
+        return layer(x) * inner["one"].normal((4, 3))
+
+    run = unigrad.checkpoint(noisy, blocks=[layer])
+    with unigrad.GradientCollector(layer, on_unused="ignore") as collector:
+        with pytest.raises(unigrad.UnsupportedError, match="register the generator"):
+            run(X)
+        unigrad.register_generator(generators["one"])
+        collector.backward(tf.reduce_sum(run(X)))
+    assert len(collector.gradients) == 2

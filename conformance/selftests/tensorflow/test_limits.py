@@ -53,32 +53,6 @@ def test_what_leads_nowhere_is_kept_until_the_tape_goes():
         assert alive() is None
 
 
-def test_a_module_of_no_block_called_by_itself_in_a_hidden_place_counts_again():
-    """tf.Module has no hooks: what a function calls can be seen in its closure, or where a Block calls it, but not below that."""
-
-    class Counter(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.count = tf.Variable(0.0, trainable=False)
-
-        def __call__(self, x):
-            self.count.assign_add(1.0)
-            return x
-
-    layer, counter = dense(), Counter()
-    nest = [[[[[[[[[counter]]]]]]]]]
-
-    def call(x):
-        inner = nest
-        while isinstance(inner, list):
-            inner = inner[0]
-        return layer(inner(x))
-
-    with unigrad.GradientCollector(layer) as collector:
-        collector.backward(tf.reduce_sum(unigrad.checkpoint(call)(X)))
-    assert counter.count.numpy() == 2
-
-
 def test_a_gradient_inside_a_region_ends_at_its_border():
     layer, outside = dense(), tf.Variable(2.0)
 

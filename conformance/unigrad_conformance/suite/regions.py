@@ -10,11 +10,11 @@ import numpy as np
 
 import unigrad
 from unigrad import tree
-from unigrad_conformance.suite.problems import same_bits, to_numpy
+from unigrad_conformance.suite.problems import array, gradients_of, same_bits, to_numpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Counted", "build_and_compare", "draws", "random_bits", "step", "total"]
+__all__ = ["Counted", "backward_through", "build_and_compare", "draws", "random_bits", "step", "total"]
 
 
 class Counted:
@@ -107,3 +107,19 @@ def build_and_compare(
     rerun = step(samples, block, checkpoint(block), *arrays, backwards=backwards)
     same_bits(plain, rerun)
     return plain
+
+
+def backward_through(
+    samples: Any, block: Any, verify: bool | str = True, between: Callable[[], Any] = lambda: None
+) -> dict[str, Array]:
+    """Run a step of the checkpointed block on ``x`` of shape ``(2, 3)``; return the gradients.
+
+    ``between`` is called between forward and backward.
+    """
+    with unigrad.GradientCollector(block, on_unused="ignore") as collector:
+        x = collector.watch(samples.tensor(array(2, 3, seed=1)), name="x")
+        out = unigrad.checkpoint(block, verify=verify)(x)
+        loss = samples.operations.sum(out if not isinstance(out, tuple | list) else out[0])
+        between()
+        collector.backward(loss)
+    return gradients_of(collector) | {"x": to_numpy(collector.input_gradients["x"])}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import unigrad
-from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits, to_numpy
-from unigrad_conformance.suite.regions import Counted, random_bits
+from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits
+from unigrad_conformance.suite.regions import Counted, backward_through, random_bits
 
 VERIFY = [True, "full", False]
 
@@ -20,17 +20,6 @@ def _changing(samples, *versions):
         return versions[min(count(), len(versions)) - 1](self, x)
 
     return unigrad.wrap(samples.model(forward, parameters={"w": array(2, 3)}))
-
-
-def _backward(samples, block, verify=True, between=lambda: None):
-    """Run a step of the checkpointed block on ``x`` of shape ``(2, 3)``; return the gradients."""
-    with unigrad.GradientCollector(block, on_unused="ignore") as collector:
-        x = collector.watch(samples.tensor(array(2, 3, seed=1)), name="x")
-        out = unigrad.checkpoint(block, verify=verify)(x)
-        loss = samples.operations.sum(out if not isinstance(out, tuple | list) else out[0])
-        between()
-        collector.backward(loss)
-    return gradients_of(collector) | {"x": to_numpy(collector.input_gradients["x"])}
 
 
 def _constant(samples, values):
@@ -68,7 +57,7 @@ def test_other_values_are_noticed(samples, change, verify):
     """Also where only the last operation differs, which no gradient needs to recompute."""
     block = _changing(samples, *(_constant(samples, values) for values in CHANGES[change]))
     with pytest.raises(unigrad.RecomputeMismatchError):
-        _backward(samples, block, verify)
+        backward_through(samples, block, verify)
 
 
 @pytest.mark.clause("C8")
@@ -78,7 +67,7 @@ def test_two_swapped_elements_are_noticed(samples, verify):
     forward, recompute = np.array([[1.0, 2, 3], [4, 5, 6]]), np.array([[1.0, 2, 3], [4, 6, 5]])
     block = _changing(samples, _only(samples, forward), _only(samples, recompute))
     with pytest.raises(unigrad.RecomputeMismatchError):
-        _backward(samples, block, verify)
+        backward_through(samples, block, verify)
 
 
 @pytest.mark.clause("C8")
@@ -87,14 +76,14 @@ def test_full_verification_names_the_first_differing_element(samples):
     values[0, 2] = values[1, 1] = 3
     block = _changing(samples, _constant(samples, ONES), _constant(samples, values))
     with pytest.raises(unigrad.RecomputeMismatchError, match=r"\(0, 2\)"):
-        _backward(samples, block, "full")
+        backward_through(samples, block, "full")
 
 
 @pytest.mark.clause("C8")
 def test_switching_verification_off_switches_the_value_check_off(samples):
     """Documented as unsafe: the gradient is that of the recompute, which does the same with another number."""
     block = _changing(samples, lambda self, x: x * self.w + 0.0, lambda self, x: x * self.w + 1.0)
-    gradients = _backward(samples, block, verify=False)
+    gradients = backward_through(samples, block, verify=False)
     assert gradients["w"].tobytes() == array(2, 3, seed=1).tobytes()
 
 
@@ -102,7 +91,7 @@ def test_switching_verification_off_switches_the_value_check_off(samples):
 def test_equal_nan_is_no_difference(samples):
     block = _changing(samples, _constant(samples, np.full((2, 3), np.nan)))
     for verify in VERIFY:
-        assert np.isnan(_backward(samples, block, verify)["w"]).all()
+        assert np.isnan(backward_through(samples, block, verify)["w"]).all()
 
 
 OTHER_STRUCTURE = {
@@ -131,7 +120,7 @@ OTHER_STRUCTURE = {
 def test_other_structure_is_noticed_whatever_the_verification(samples, what, verify):
     block = _changing(samples, *OTHER_STRUCTURE[what](samples))
     with pytest.raises(unigrad.RecomputeMismatchError):
-        _backward(samples, block, verify)
+        backward_through(samples, block, verify)
 
 
 @pytest.mark.clause("C8")
@@ -139,7 +128,7 @@ def test_other_path_to_the_same_values_is_an_error_or_the_right_gradient(samples
     """The recompute takes other operations that give the same bits: x * 2 against x + x."""
     block = _changing(samples, lambda self, x: (x * self.w) * 2.0, lambda self, x: (x * self.w) + (x * self.w))
     try:
-        gradients = _backward(samples, block)
+        gradients = backward_through(samples, block)
     except unigrad.RecomputeMismatchError:
         return
     same_bits({"w": gradients["w"]}, {"w": 2 * array(2, 3, seed=1)})
@@ -149,7 +138,7 @@ def test_other_path_to_the_same_values_is_an_error_or_the_right_gradient(samples
 def test_message_says_what_to_look_for(samples):
     block = _changing(samples, _constant(samples, ONES), _constant(samples, 2 * ONES))
     with pytest.raises(unigrad.RecomputeMismatchError, match="must do the same on each call"):
-        _backward(samples, block)
+        backward_through(samples, block)
 
 
 @pytest.mark.clause("C8", "G15", "C2")

@@ -99,10 +99,10 @@ class Optimizer:
         Raises
         ------
         ArgumentError
-            If a name is not the block's, or a shape is not the parameter's; nothing has moved.
+            If a name is not the block's, or a shape or dtype is not the parameter's; nothing has moved.
         """
         table = self.block.table()
-        shape = self.backend.arrays.shape
+        shape, dtype = self.backend.arrays.shape, self.backend.arrays.dtype
         by_id: dict[int, Any] = {}
         for name, gradient in gradients.items():
             tensor = table.parameters.get(table.aliases.get(name, name))
@@ -110,6 +110,8 @@ class Optimizer:
                 raise ArgumentError(f"the block has no parameter {name!r}; it has: {', '.join(table.parameters)}")
             if not self.backend.arrays.is_tensor(gradient) or shape(gradient) != shape(tensor):
                 raise ArgumentError(f"the gradient of {name!r} is to be a tensor of shape {shape(tensor)}")
+            if dtype(gradient) != dtype(tensor):
+                raise ArgumentError(f"the gradient of {name!r} is {dtype(gradient)}, the parameter {dtype(tensor)}")
             by_id[id(tensor)] = gradient
         self.step_by_id(by_id)
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import paddle
+
 
 class _State(threading.local):
     forwards = 0
@@ -23,7 +25,11 @@ def in_region() -> bool:
 def inside_region() -> Iterator[None]:
     """Mark the thread as in the forward of a region."""
     _state.forwards += 1
+    recording = paddle.is_grad_enabled()
     try:
         yield
+    except BaseException:
+        paddle.set_grad_enabled(recording)  # a hook of saved tensors that raises leaves it off
+        raise
     finally:
         _state.forwards -= 1

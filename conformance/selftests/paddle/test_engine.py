@@ -401,3 +401,19 @@ def test_a_leaf_that_a_region_makes_itself_is_refused(form):
         assert not collector.gradients
         collector.backward(product(paddle.ones([2])).sum())
         assert "w" in collector.gradients
+
+
+def test_a_hook_of_saved_tensors_that_raises_in_a_region_leaves_recording_on():
+    """G15: in plain Paddle it is off afterwards, and later losses have no graph."""
+    weight = leaf(1, 2)
+    run = unigrad.checkpoint(lambda x: x * weight, blocks=[{"w": weight}])
+
+    def fail(tensor):
+        raise KeyError("own")
+
+    with collector_of({"w": weight}) as collector:
+        with pytest.raises(OSError, match="own"), paddle.autograd.saved_tensors_hooks(fail, lambda kept: kept):
+            run(X)
+        assert paddle.is_grad_enabled()
+        collector.backward(run(X).sum())
+    assert collector.gradients["w"].tolist() == [4, 7]

@@ -216,7 +216,7 @@ def test_step_takes_gradients_by_name(samples, kind):
     assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
 
 
-def test_step_refuses_wrong_names_and_shapes_and_moves_nothing(samples):
+def test_step_refuses_wrong_names_shapes_and_dtypes_and_moves_nothing(samples):
     block = unigrad.wrap(branches(samples))
     optimizer = unigrad.Optimizer(block, samples.sgd(0.1))
     before = values_of(block)
@@ -227,6 +227,9 @@ def test_step_refuses_wrong_names_and_shapes_and_moves_nothing(samples):
         optimizer.step({**good, "left.weight": samples.tensor(np.ones(2, "float32"))})
     with pytest.raises(ArgumentError, match=r"'left\.weight'"):
         optimizer.step({**good, "left.weight": np.ones((2, 4), "float32")})
+    shape = block.state()["left.weight"].shape
+    with pytest.raises(ArgumentError, match=r"'left\.weight' is float64.*float32"):
+        optimizer.step({**good, "left.weight": samples.tensor(np.ones(shape))})
     assert all(values_of(block)[name].tobytes() == before[name].tobytes() for name in before)
     assert optimizer.native is None
 

@@ -184,16 +184,17 @@ def unrelated_arrays(setting: Setting) -> list[Figure]:
             with unigrad.GradientCollector(block) as collector:
                 collector.zero()
 
-    rounds = 6  # few and many in turn, so that a machine that slows down slows both
+    rounds = 3
 
     def once() -> list[float]:
-        few, many = (
+        # Few arrays before and after many: a machine that slows down slows both, and many are made once.
+        before, many, after = (
             _with_unrelated(native, count, open_and_zero, setting.warmups, -(-setting.pairs // rounds))
-            for count in (100, 100_000)
+            for count in (100, 100_000, 100)
         )
-        return [two / one for one, two in zip(few, many, strict=True)]
+        return [two / ((one + three) / 2) for one, two, three in zip(before, many, after, strict=True)]
 
-    ratios = setting.repeat(once, rounds, 2)
+    ratios = setting.repeat(once, rounds, least=1)
     what = "opening and zeroing with 100,000 unrelated arrays / with 100"
     return [summary(what, "time", ratios, setting.bound("unrelated"))]
 

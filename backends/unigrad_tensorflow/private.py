@@ -37,6 +37,7 @@ __all__ = [
     "any_tape",
     "automatic_dependencies",
     "call_state",
+    "changed_inputs",
     "compiled_by_xla",
     "differentiable",
     "differentiated",
@@ -349,6 +350,24 @@ def function_operations(name: str) -> Iterator[str]:
                     if called and called not in seen:
                         seen.add(called)
                         waiting.append(called)
+
+
+def changed_inputs(name: str, changing: Callable[[str], bool]) -> list[int]:
+    """Return which inputs of a traced function are variables that it writes, itself or in a function that it calls."""
+    definition = context.context().get_function_def(name)
+    if definition is None:
+        return []
+    place = {argument.name: index for index, argument in enumerate(definition.signature.input_arg)}
+    found = set()
+    for node in definition.node_def:
+        written = [0] if changing(node.op) else []
+        first = 1 if node.op in ("Case", "If", "StatelessCase", "StatelessIf") else 0  # which branch
+        for value in node.attr.values():
+            for called in (value.func.name, *(inner.name for inner in value.list.func)):
+                if called:
+                    written += [first + index for index in changed_inputs(called, changing)]
+        found.update(place[node.input[index]] for index in written if node.input[index] in place)
+    return sorted(found)
 
 
 def in_symbolic_call(args: Any, kwargs: Any) -> bool:

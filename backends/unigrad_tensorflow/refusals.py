@@ -15,7 +15,7 @@ from unigrad.errors import CreatedParameterError, UnsupportedError
 from unigrad.protocols import Region
 from unigrad_tensorflow.arrays import is_variable
 from unigrad_tensorflow.graph import node_of
-from unigrad_tensorflow.private import function_operations, has_tangents, outermost, raw, variable_of
+from unigrad_tensorflow.private import changed_inputs, function_operations, has_tangents, outermost, raw, variable_of
 
 __all__ = [
     "Replayable",
@@ -58,6 +58,14 @@ CHANGING = frozenset(
 _stateful_functions: dict[str, frozenset[str]] = {}
 
 
+_changing_functions: dict[str, list[int]] = {}
+
+
+def is_changing(operation: str) -> bool:
+    """Whether an operation writes the variable that is its first input."""
+    return operation in CHANGING or operation.startswith("ResourceScatter")
+
+
 class Replayable:
     """Is told of each operation of a region's forward.
 
@@ -84,8 +92,13 @@ class Replayable:
                 "TensorFlow's own kernels. Draw with keras.random, layers of Keras, tf.random.stateless_* or a registered "
                 "tf.random.Generator"
             )
-        if operation in CHANGING or operation.startswith("ResourceScatter"):
+        if is_changing(operation):
             self._refuse_changed(outermost(inputs[0]))
+        elif operation.startswith("__"):
+            if operation not in _changing_functions:
+                _changing_functions[operation] = changed_inputs(operation, is_changing)
+            for index in _changing_functions[operation]:
+                self._refuse_changed(outermost(inputs[index]))
 
     def _refuse_changed(self, handle: Any) -> None:
         """Raise if a variable is written that the recompute would not find as it was."""

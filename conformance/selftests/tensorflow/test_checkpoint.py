@@ -178,6 +178,30 @@ def test_a_variable_of_no_block_that_a_region_changes_is_refused_by_name(traced)
     assert counter.count.numpy() == before + 1
 
 
+@pytest.mark.parametrize("where", ["body", "branch", "loop"])
+def test_a_variable_that_a_function_traced_before_changes_is_refused_by_name(where):
+    """Its operations are not told of; its definition says which of its inputs it writes."""
+    layer, count, frozen = dense(), tf.Variable(0.0, trainable=False, name="count"), tf.Variable(1.0, trainable=False)
+
+    @tf.function
+    def traced(x):
+        if where == "body":
+            count.assign_add(1.0)
+        elif where == "branch":
+            tf.cond(tf.reduce_sum(x) < 1e9, lambda: count.assign_add(1.0), lambda: count.assign_add(2.0))
+        else:
+            tf.while_loop(lambda i: i < 2, lambda i: (i + tf.cast(count.assign_add(1.0) > 0, tf.int32),), (0,))
+        return x * frozen
+
+    traced(X)
+    run = unigrad.checkpoint(lambda x: layer(traced(x)), blocks=[layer])
+    with (
+        unigrad.GradientCollector(layer, on_unused="ignore"),
+        pytest.raises(unigrad.UnsupportedError, match="'count"),
+    ):
+        run(X)
+
+
 @pytest.mark.parametrize("draw", ["normal", "skip"])
 def test_a_generator_of_no_block_is_refused_until_it_is_registered(draw):
     layer, generators = dense(), {"one": tf.random.Generator.from_seed(1)}

@@ -116,6 +116,8 @@ def turn(gradients: Sequence[Any]) -> Iterator[Turn]:
         return
     graph = tf.compat.v1.get_default_graph()
     with ExitStack() as stack:
+        # The layers around the region are not called again, and a name that begins with "_" is allowed inside of another only.
+        stack.enter_context(tf.name_scope("recompute"))
         # A function that is differentiated from outside has a graph for its backward, in which nobody orders the use of variables.
         automatic = automatic_dependencies(graph)
         if automatic is not None:

@@ -81,3 +81,20 @@ def test_inputs_are_copied_for_xla_alone(compiled):
     """XLA knows no order but that of data; elsewhere an input that the caller holds too would be there twice."""
     added = of_type(operations(jit_compile=compiled), "SelectV2")
     assert len(added) == REGIONS * compiled
+
+
+class _Private(layers.Dense):
+    """A layer whose name begins with an underscore, as its class does."""
+
+
+def test_a_layer_whose_name_needs_another_around_it_is_recomputed_in_a_trace():
+    segment = keras.Sequential([_Private(4)])
+    segment.build((None, 4))
+    run = keras.Sequential([unigrad.checkpoint(segment)])
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(run(x))
+        return tape.gradient(loss, segment.layers[0].kernel.value)
+
+    assert np.array_equal(tf.function(gradient)(tf.constant(X)), np.full((4, 4), 3.0))

@@ -150,7 +150,7 @@ DAMAGE = {
     "other arrays": (lambda folder: (folder / "fake.npz").write_bytes(b"x"), "is not the file that was written"),
     "other version": (_other_version, "has format 99; this unigrad reads format 3"),
     "other file": (lambda folder: (folder / "fake.json").write_text("[]"), "is not a file of results"),
-    "holes": (lambda folder: (folder / "fake.json").write_text('{"format": 2}'), "is not the file that was written"),
+    "holes": (lambda folder: (folder / "fake.json").write_text('{"format": 3}'), "is not the file that was written"),
 }
 
 

@@ -45,6 +45,7 @@ from unigrad_tensorflow.refusals import (
     no_creation,
     refuse_arguments,
     refuse_composite,
+    refuse_control_flow,
     refuse_forward_mode,
     refuse_hidden,
 )
@@ -79,6 +80,7 @@ class _Call:
         leaves, self._layout = tree.flatten((args, kwargs))
         # Containers of its own and without the tensors: the function or its caller may change those that were given.
         self._like = tree.unflatten(self._layout, [None] * len(leaves), (args, kwargs))
+        refuse_control_flow()
         for leaf in leaves:
             refuse_composite(leaf, _node)
         tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and not is_variable(leaf)}

@@ -104,11 +104,18 @@ class Node:
 
 
 class Leaf:
-    """A variable, as the record sees it; it hangs on the variable's handle."""
+    """A variable, as the record sees it; it hangs on the variable's handle.
 
-    __slots__ = ("_native", "_variable")
+    Attributes
+    ----------
+    passed_over
+        Whether it was used while it took no gradients.
+    """
+
+    __slots__ = ("_native", "_variable", "passed_over")
 
     def __init__(self, variable: Any, native: Any) -> None:
+        self.passed_over = False
         self._variable = weakref.ref(variable)
         self._native = None if native is variable else weakref.ref(native)
 
@@ -284,7 +291,11 @@ class Recorder:
         if unseen and not stale and self.graph is None:
             found = self._accessed()
             stale = bool(found)
-            below += [leaf for leaf in found if leaf.trainable()]
+            for leaf in found:
+                if leaf.trainable():
+                    below.append(leaf)
+                else:
+                    leaf.passed_over = True
         if stale:
             self.renew()
         if below:
@@ -335,6 +346,8 @@ class Recorder:
                 stale = True
                 if node.trainable():
                     below.append(node)
+                else:
+                    node.passed_over = True
                 continue
             if kind is Node and node.name == READ:
                 self.use(node.below[0])

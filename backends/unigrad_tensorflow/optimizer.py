@@ -43,8 +43,12 @@ class _Group:
             if isinstance(held, list) and len(held) == len(self.served) and held and name != "_trainable_variables":
                 slot = held[index]
                 if isinstance(slot, keras.Variable) and any(slot is one for one in self.slots):
-                    found[name.strip("_").rstrip("s")] = slot
+                    found[_singular(name.strip("_"))] = slot
         return found
+
+
+def _singular(name: str) -> str:
+    return f"{name[:-3]}y" if name.endswith("ies") else name.rstrip("s")
 
 
 def raw_rate(optimizer: Any) -> Any:

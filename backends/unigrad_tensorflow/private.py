@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,13 @@ try:
     from tensorflow.python.eager.polymorphic_function.concrete_function import _ForwardBackwardCall
     from tensorflow.python.framework import auto_control_deps
     from tensorflow.python.framework.ops import _gradient_registry
-    from tensorflow.python.ops import control_flow_util, gen_array_ops, gen_resource_variable_ops
+    from tensorflow.python.ops import (
+        control_flow_util,
+        control_flow_v2_func_graphs,
+        gen_array_ops,
+        gen_resource_variable_ops,
+    )
+    from tensorflow.python.ops.parallel_for.control_flow_ops import _pfor_impl as _vectorize
 except ImportError as cause:
     raise ImportError(
         f"tensorflow {tf.__version__} with keras {keras.__version__} lacks what this backend was written for "
@@ -44,6 +51,7 @@ __all__ = [
     "function_operations",
     "has_tangents",
     "identity",
+    "in_control_flow",
     "in_symbolic_call",
     "outermost",
     "owner",
@@ -368,6 +376,24 @@ def changed_inputs(name: str, changing: Callable[[str], bool]) -> list[int]:
                     written += [first + index for index in changed_inputs(called, changing)]
         found.update(place[node.input[index]] for index in written if node.input[index] in place)
     return sorted(found)
+
+
+def in_control_flow() -> bool:
+    """Whether the body of a loop, or a branch, is being traced; that of ``tf.vectorized_map`` has no graph of its own."""
+    if tf.executing_eagerly():
+        return False
+    kinds = control_flow_v2_func_graphs
+    if isinstance(
+        tf.compat.v1.get_default_graph(),
+        kinds.CondBranchFuncGraph | kinds.WhileBodyFuncGraph | kinds.WhileCondFuncGraph,
+    ):
+        return True
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _vectorize.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def in_symbolic_call(args: Any, kwargs: Any) -> bool:

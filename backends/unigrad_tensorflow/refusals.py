@@ -15,13 +15,22 @@ from unigrad.errors import CreatedParameterError, UnsupportedError
 from unigrad.protocols import Region
 from unigrad_tensorflow.arrays import is_variable
 from unigrad_tensorflow.graph import node_of
-from unigrad_tensorflow.private import changed_inputs, function_operations, has_tangents, outermost, raw, variable_of
+from unigrad_tensorflow.private import (
+    changed_inputs,
+    function_operations,
+    has_tangents,
+    in_control_flow,
+    outermost,
+    raw,
+    variable_of,
+)
 
 __all__ = [
     "Replayable",
     "no_creation",
     "refuse_arguments",
     "refuse_composite",
+    "refuse_control_flow",
     "refuse_forward_mode",
     "refuse_hidden",
 ]
@@ -120,6 +129,16 @@ def refuse_arguments(leaves: Sequence[Any]) -> None:
         raise UnsupportedError(
             "a function run as a region can't take a KerasTensor: Keras would put what it calls into the functional model, and not the "
             "region. Checkpoint or microbatch a layer: unigrad.checkpoint(layer)(inputs) is a layer of the model"
+        )
+
+
+def refuse_control_flow() -> None:
+    """Raise in the body of a loop, or in a branch, that is being traced."""
+    if in_control_flow():
+        raise UnsupportedError(
+            "a checkpointed region can't run in the body of a tf.while_loop, tf.map_fn or tf.scan, or in a branch of tf.cond, inside of "
+            "a tf.function, nor in that of tf.vectorized_map: its recompute would belong to another graph, or be lost. Put the region "
+            "around it, or unroll the loop in Python"
         )
 
 

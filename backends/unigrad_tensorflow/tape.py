@@ -19,7 +19,7 @@ from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad.protocols import Structure
 from unigrad.recompute import in_recompute
 from unigrad_tensorflow import graph as recorded
-from unigrad_tensorflow.graph import Epoch, Node, Recorder, Twin, attach, current, hidden, node_of, silent
+from unigrad_tensorflow.graph import Epoch, Leaf, Node, Recorder, Twin, attach, current, hidden, node_of, silent
 from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
 from unigrad_tensorflow.recompute import collects_inside, in_forward, watched_inside
 
@@ -270,9 +270,30 @@ def vjp(
         if not create:
             stack.enter_context(silent())
             stack.enter_context(hidden())
-        found = differentiated(tape, losses, sources, given) if sources else []
-        by_id = {id(target): _dense(value) for target, value in zip(asked, found, strict=True) if value is not None}
+        missed = _missed(graph, tape)
+        found = differentiated(tape, losses, sources + missed, given) if sources or missed else []
+        lost = [
+            variable.name for variable, value in zip(missed, found[len(sources) :], strict=False) if value is not None
+        ]
+        if lost:
+            raise UnsupportedError(
+                f"TensorFlow's tape reaches variables that the record beside it has not seen ({', '.join(lost)}): some operation was "
+                "recorded in a way that this backend does not know, and gradients would be missing. Use tf.GradientTape here"
+            )
+        by_id = {id(target): _dense(value) for target, value in zip(asked, found, strict=False) if value is not None}
     return [by_id.get(id(target)) for target in targets]
+
+
+def _missed(graph: Graph, tape: Any) -> list[Any]:
+    """Return the known variables that the tape has watched and that the losses, as far as was recorded, do not depend on."""
+    reached = {id(leaf) for leaf in graph._leaves}
+    found = []
+    for variable in tape.watched_variables():
+        leaf = getattr(variable.handle, "_unigrad", None)
+        # One that was frozen when it was used, and is not any more, is left out on purpose.
+        if isinstance(leaf, Leaf) and id(leaf) not in reached and leaf.trainable() and not leaf.passed_over:
+            found.append(variable)
+    return found
 
 
 def identity_of(loss: Any, tape: Any) -> Any:

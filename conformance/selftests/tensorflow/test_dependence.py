@@ -115,6 +115,40 @@ def test_recurrent_layers_have_the_gradients_of_a_tape(kind, mode):
     check(model, ROWS, MODES[mode])
 
 
+@pytest.mark.parametrize("tape", [False, True], ids=["collector", "tape"])
+@pytest.mark.parametrize("way", ["while_loop", "cond", "map_fn", "scan", "vectorized_map", "function"])
+def test_a_region_in_the_body_of_a_loop(way, tape):
+    """In a trace it is refused where its recompute would belong to another graph; eagerly, and in a function, it is right (C12)."""
+    layer = layers.Dense(3)
+    layer(X)
+
+    def body(x):
+        if way == "vectorized_map":
+            return tf.vectorized_map(lambda row: run(row[None])[0], x)
+        return WAYS[way](run, x)
+
+    def step(x):
+        if tape:
+            with tf.GradientTape() as own:
+                loss = tf.reduce_sum(body(x) ** 2)
+            return own.gradient(loss, layer.kernel.value)
+        with unigrad.GradientCollector(layer) as collector:
+            collector.backward(tf.reduce_sum(body(x) ** 2))
+            return collector.gradients["weight"]
+
+    run = layer
+    expected = step(X)
+    run = unigrad.checkpoint(layer)
+    if way != "vectorized_map":  # which always traces
+        # Sums of at most twelve terms, in another order.
+        np.testing.assert_allclose(step(X), expected, rtol=1e-5, atol=1e-6)
+    if way == "function":
+        np.testing.assert_allclose(tf.function(step)(X), expected, rtol=1e-5, atol=1e-6)
+    else:
+        with pytest.raises(unigrad.UnsupportedError, match="body"):
+            (step if way == "vectorized_map" else tf.function(step))(X)
+
+
 @pytest.mark.parametrize("way", ["while_loop", "map_fn", "function"])
 def test_a_random_operation_in_the_body_of_a_loop_is_refused_in_a_trace(way):
     """Op callbacks are told of the loop, not of what it does (C2, C12)."""
@@ -133,3 +167,15 @@ def test_a_random_operation_in_the_body_of_a_loop_is_refused_in_a_trace(way):
 
     with pytest.raises(unigrad.UnsupportedError, match="RandomUniform"):
         step(X)
+
+
+def test_what_the_record_has_missed_is_an_error_and_not_a_missing_gradient(monkeypatch):
+    """The last resort: TensorFlow's tape is asked for the variables that, as far as was recorded, no loss depends on."""
+    model = through(WAYS["straight-through"])
+    model.build((None, 3))
+    monkeypatch.setattr("unigrad_tensorflow.graph.Recorder.record", lambda *_: None)
+    with unigrad.GradientCollector(model, on_unused="ignore") as collector:
+        loss = tf.reduce_sum(model(X))
+        with pytest.raises(unigrad.UnsupportedError, match="has not seen"):
+            collector.backward(loss)
+        assert not collector.gradients

@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,3 +67,16 @@ def test_a_gradient_inside_a_region_ends_at_its_border():
         with pytest.raises(unigrad.UnsupportedError, match="border"):
             run(X * outside)
         collector.backward(tf.reduce_sum(X * outside))
+
+
+def test_a_checkpointed_model_is_exported_with_its_checkpoints_switched_off(tmp_path):
+    """A region takes note of the global generator of Keras, which belongs to no model, so that an export finds it untracked."""
+    inputs = keras.Input((3,))
+    layer = unigrad.checkpoint(layers.Dense(2))
+    model = keras.Model(inputs, layer(inputs))
+    with pytest.raises(AssertionError, match="untracked"):
+        model.export(tmp_path / "with", verbose=False)
+    layer.enabled = False
+    model.export(tmp_path / "without", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "without")
+    np.testing.assert_allclose(loaded.serve(X), model(X), rtol=1e-6)

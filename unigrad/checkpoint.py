@@ -249,7 +249,12 @@ def common_backend(blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def run(
-    function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any], verify: bool | str
+    function: Callable[..., Any],
+    blocks: list[Block],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    verify: bool | str,
+    shared: dict[Any, Any] | None = None,
 ) -> Any:
     """Run a call as a region, or plainly where nothing is recorded.
 
@@ -261,6 +266,8 @@ def run(
         Blocks that belong to it.
     verify
         See :func:`checkpoint`.
+    shared
+        See ``Region.shared``.
     """
     backend = common_backend(blocks, args, kwargs)
     if _depth.value:
@@ -287,7 +294,7 @@ def run(
             _depth.value -= 1
 
     entered.__wrapped__ = function  # type: ignore[attr-defined]  # lets a backend look at the closure of the user's function
-    region = CheckpointRegion(backend, entered, args, kwargs, blocks, verify)
+    region = CheckpointRegion(backend, entered, args, kwargs, blocks, verify, shared)
     meetings = Meetings(backend, blocks, region.meet)
     return backend.checkpoint.run(region)
 

@@ -147,13 +147,14 @@ class Parts(Rerun):
             self._probe(backend, function, blocks, leaves, split, layout, (args, kwargs), batch)
         guard = None if self.allow_coupled else _Guard(backend, blocks)
         outputs = []
+        shared: dict[Any, Any] = {}
         for start, stop in ranges:
             inner_args, inner_kwargs = part(start, stop)
             if guard is None:
-                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify))
+                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify, shared))
                 continue
             with guard:
-                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify))
+                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify, shared))
         if batch > self.size and batch % self.size == 0:
             self._tell_axes_apart(backend, function, blocks, part, outputs[0])
         return self._merge(backend, outputs, [stop - start for start, stop in ranges])

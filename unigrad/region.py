@@ -44,6 +44,8 @@ class CheckpointRegion:
     verify
         ``True``: compare fingerprints; ``"full"``: keep the outputs and name the first differing element; ``False``: compare
         structure, shapes and dtypes only.
+    shared
+        See ``Region.shared``.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class CheckpointRegion:
         kwargs: dict[str, Any],
         blocks: Sequence[Block],
         verify: bool | str,
+        shared: dict[Any, Any] | None = None,
     ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs
         self._backend = backend
         self._verify = verify
+        self.shared = shared
         self.parameters: list[Any] = []
         self.places: list[Entry] = []
         self.buffers: list[Entry] = []

@@ -29,6 +29,7 @@ from unigrad_tensorflow.captures import foreign
 from unigrad_tensorflow.fingerprint import fingerprint
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
 from unigrad_tensorflow.ordering import Turn, turn
+from unigrad_tensorflow.parts import TOKEN, Link, dense, handed_on, operation
 from unigrad_tensorflow.private import (
     call_state,
     differentiated,
@@ -98,6 +99,7 @@ class _Call:
         self._twins = 0
         self._gates: dict[int, bool] = {}
         self._single = True
+        self._link: Link | None = None
 
     def forward(self) -> Any:
         """Run the function, and record it as one operation."""
@@ -180,22 +182,30 @@ class _Call:
         given = {id(tensor) for tensor in inputs}
         self._inputs = [index for index, tensor in enumerate(self._arguments) if id(tensor) in given]
         self._kept = [None if id(tensor) in given else _Kept(tensor) for tensor in self._arguments]
-        self._single = len(places) == 1
+        # One of several parts of a batch has an output more, on which the next part depends.
+        shared = self.region.shared if self._variables else None
+        self._single = len(places) == 1 and shared is None
         nodes = [self.nodes.get(id(everything[index])) or node_of(everything[index]) for index in places]
         masks = [getattr(everything[index], "_keras_mask", None) for index in places]
         self._masks = [getattr(tensor, "_keras_mask", None) for tensor in self._arguments]
         self._arguments = []
         self.nodes = {}
-        values = [variable.read_value() for variable in self._variables]
+        if shared is None:
+            values = [variable.read_value() for variable in self._variables]
+        else:
+            values, self._link = handed_on(self._variables, shared)
         operands = [*inputs, *values, *twins]
         self._given = [_Kept(tensor) for tensor in operands]
         for tape in tapes():  # which was hidden when these were watched, and takes note of nothing then
             for twin in twins:
                 tape.watch(twin)
         epoch = recorder.epoch
-        made = _operation([everything[index] for index in places], self.backward, operands)
+        results = [everything[index] for index in places]
+        made = operation(results if shared is None else [*results, tf.zeros(())], self.backward, operands)
+        if shared is not None:
+            shared[TOKEN] = made.pop()
         if not self._single:
-            made = [_operation([tensor], _Gate(self._gates, number), [tensor])[0] for number, tensor in enumerate(made)]
+            made = [operation([tensor], _Gate(self._gates, number), [tensor])[0] for number, tensor in enumerate(made)]
         for index, tensor, node, mask in zip(places, made, nodes, masks, strict=True):
             if epoch is not None:
                 attach(tensor, Node((node,), epoch, "Checkpoint"))
@@ -215,9 +225,15 @@ class _Call:
             )
         reached = [0] if self._single else list(self._gates)
         self._gates.clear()
-        gradients = [_dense(gradients[number]) for number in reached]
-        with turn(gradients) as own:
+        if not reached:  # but a part after this one is
+            return [None] * len(self._given)
+        later = gradients[len(self._places) :]
+        gradients = [dense(gradients[number]) for number in reached]
+        with turn([*gradients, *later]) as own:
             found = self._recompute(own, gradients, reached)
+            if self._link is not None:
+                gained = zip(self._variables, found[len(self._inputs) :], strict=False)
+                self._link.own.update(id(variable) for variable, gradient in gained if gradient is not None)
             return own.done(found[: len(self._inputs)], found[len(self._inputs) :])
 
     def _recompute(self, own: Turn, gradients: list[Any], reached: list[int]) -> list[Any]:
@@ -317,10 +333,6 @@ def node_of_key(tensors: list[Any], key: int) -> Any:
     return next((node_of(tensor) for tensor in tensors if id(tensor) == key), None)
 
 
-def _dense(gradient: Any) -> Any:
-    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
 class _Gate:
     """Gradient function that tells that a backward has reached an output."""
 
@@ -333,23 +345,6 @@ class _Gate:
         return list(gradients)
 
 
-def _operation(outputs: list[Any], backward: Callable[[Sequence[Any]], list[Any]], inputs: Sequence[Any]) -> list[Any]:
-    """Record ``outputs`` as the result of one operation of ``inputs``."""
-
-    @tf.custom_gradient
-    def operation(*given: Any) -> Any:
-        def gradient(*gradients: Any, variables: Any = None) -> Any:
-            found = backward(gradients)
-            return (found, [None] * len(variables)) if variables else found
-
-        return tuple(outputs), gradient
-
-    try:
-        return list(operation(*inputs))
-    finally:
-        outputs = []  # the function above would keep what it has returned
-
-
 def _head(outputs: list[Any], gradients: list[Any]) -> Any:
     """Return a number whose gradient reaches the outputs with the given ones.
 
@@ -357,5 +352,5 @@ def _head(outputs: list[Any], gradients: list[Any]) -> Any:
     the outputs were reached, and sums of several contributions to an inner value depend on it.
     """
     if len(outputs) == 1:
-        return _operation([tf.zeros(())], lambda _: gradients, outputs)[0]
-    return _operation([tf.zeros(())], lambda _: gradients[::-1], outputs[::-1])[0]
+        return operation([tf.zeros(())], lambda _: gradients, outputs)[0]
+    return operation([tf.zeros(())], lambda _: gradients[::-1], outputs[::-1])[0]

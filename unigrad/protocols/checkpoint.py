@@ -31,6 +31,13 @@ class Region(Protocol):
         """Trainable parameters of the blocks of the region."""
 
     @property
+    def shared(self) -> dict[Any, Any] | None:
+        """What the regions of one call of ``microbatch`` share, empty at first; None for any other region.
+
+        A backend may keep there what one part of the batch leaves for the next.
+        """
+
+    @property
     def places(self) -> Sequence[Entry]:
         """Every place in a native model that holds a parameter of these blocks, also a frozen one."""
 

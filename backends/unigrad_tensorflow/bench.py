@@ -21,6 +21,8 @@ BOUNDS = {
     "microbatch with dropout, peak": 0.45,
 }
 """What a figure may be at most."""
+GROUP = 200
+"""Keras finds the order of a model's layers by recursion, which Python ends at a thousand."""
 
 
 class _Dropping(keras.layers.Dropout):  # type: ignore[misc]  # Keras has no types
@@ -42,7 +44,8 @@ def stack(layers: int, width: int, activation: str | None, dropout: float = 0.0)
         parts.append(keras.layers.Dense(width, activation=activation))
         if dropout:
             parts.append(_Dropping(dropout))
-    model = keras.Sequential(parts)
+    groups = [keras.Sequential(parts[start : start + GROUP]) for start in range(0, len(parts), GROUP)]
+    model = groups[0] if len(groups) == 1 else keras.Sequential(groups)
     model.build((None, width))
     return model
 

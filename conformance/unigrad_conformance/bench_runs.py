@@ -47,6 +47,6 @@ def last_lines(runs: Sequence[Sequence[str]], variables: Mapping[str, str]) -> l
             process.wait()
     for process, (_, errors) in zip(started, outputs, strict=True):
         if process.returncode:
-            Console(stderr=True).print(errors, markup=False)
+            Console(stderr=True).print(errors, markup=False, soft_wrap=True)
             raise subprocess.CalledProcessError(process.returncode, process.args)
     return [printed.splitlines()[-1] for printed, _ in outputs]

@@ -5,18 +5,17 @@ MindSpore's own recompute functions draw new dropout masks and move statistics t
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Hashable
 from contextlib import ExitStack
 from typing import Any
 
 import mindspore
-import numpy as np
 from mindspore import Tensor
 
 from unigrad import tree
 from unigrad.errors import StaleGraphError, UnsupportedError
+from unigrad.fingerprint import digest
 from unigrad.protocols import Region
 from unigrad.recompute import in_recompute
 from unigrad.saved import Forward, Frame, Kept, Recompute, Stop, receiving, unpack
@@ -164,6 +163,5 @@ def run(region: Region) -> Any:
 
 
 def fingerprint(tensor: Any) -> Hashable:
-    """Return a hash of the bits of the tensor."""
-    bits = np.ascontiguousarray(view(tensor)).reshape(-1).view(np.uint8)
-    return hashlib.blake2b(bits, digest_size=16).digest()
+    """Return a digest of the bits of the tensor."""
+    return digest(view(tensor))

@@ -7,15 +7,13 @@ that a backward unpacks runs the whole region once more, which saves the same it
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable
 from typing import Any
-
-import numpy as np
 
 from unigrad import tree
 from unigrad.captures import name_in
 from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError
+from unigrad.fingerprint import digest
 from unigrad.protocols import Region
 from unigrad_numpy.graph import (
     Saved,
@@ -47,9 +45,8 @@ def run(region: Region) -> Any:
 
 
 def fingerprint(tensor: Any) -> Hashable:
-    """Return a hash of the bits of the tensor."""
-    bits: Any = np.ascontiguousarray(tensor._array)
-    return hashlib.blake2b(bits, digest_size=16).digest()
+    """Return a digest of the bits of the tensor."""
+    return digest(tensor._array)
 
 
 class _Captures:

@@ -1,13 +1,13 @@
-"""A small value that tells whether any bit of a tensor differs: a hash, or in a traced function a number that is compared when it runs."""
+"""A small value that tells whether any bit of a tensor differs: a digest, or in a trace a number that is compared when it runs."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable
 from typing import Any
 
 import tensorflow as tf
 
+from unigrad.fingerprint import digest
 from unigrad_tensorflow.arrays import memory_of, value
 
 __all__ = ["fingerprint"]
@@ -47,7 +47,7 @@ class _Traced:
 
 
 def fingerprint(tensor: Any) -> Hashable:
-    """Return a hash of the bits of the tensor, or what stands for it in a trace."""
+    """Return a digest of the bits of the tensor, or what stands for it in a trace."""
     if tf.is_symbolic_tensor(tensor):
         return _Traced(tensor)  # type: ignore[return-value]  # compared, never hashed
-    return hashlib.blake2b(memory_of(value(tensor)), digest_size=16).digest()
+    return digest(memory_of(value(tensor)))

@@ -1,12 +1,13 @@
 """`unigrad bench`: its structural figures are within their bounds, its table and JSON say the same, mistakes are told."""
 
+import itertools
 import json
 import subprocess
 import sys
 
 import pytest
 
-BACKENDS = ("numpy", "torch")
+BACKENDS = ("numpy", "torch", "tensorflow", "mindspore", "paddle")
 
 
 def bench(*arguments):
@@ -24,7 +25,7 @@ def test_bytes_kept_by_a_checkpoint(backend, tmp_path):
     assert f"{figures[0]['median']:.3f}" in done.stdout
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])  # in this process
 def test_a_bound_that_is_missed_is_exit_code_1(backend, monkeypatch, capsys):
     from unigrad_conformance import bench as module
     from unigrad_conformance.bench_cases import Figure
@@ -43,7 +44,7 @@ def test_what_takes_long_has_fewer_pairs_and_its_figure_says_how_many():
     from unigrad_conformance.bench_cases import LEAST, Setting
 
     calls = []
-    setting = Setting(backend=None, pairs=60, warmups=10, budget=0.0)
+    setting = Setting(backend=None, pairs=60, warmups=10, budget=0.0, sample=0.0)
     figure = setting.compare("ours / theirs", lambda: calls.append("ours"), lambda: calls.append("theirs"), None)
     assert figure.pairs == LEAST < 60
     counted = calls[-2 * LEAST :]
@@ -51,6 +52,17 @@ def test_what_takes_long_has_fewer_pairs_and_its_figure_says_how_many():
     assert counted[::2] == ["theirs", "ours"] * (LEAST // 2)  # who is first alternates
     patient = Setting(backend=None, pairs=9, warmups=0, budget=60.0)
     assert patient.compare("ours / theirs", lambda: None, lambda: None, None).pairs == 9
+
+
+def test_a_short_step_is_run_several_times_in_a_sample():
+    from unigrad_conformance.bench_cases import Setting
+
+    calls = []
+    setting = Setting(backend=None, pairs=1, warmups=3, sample=1e-3)
+    setting.compare("ours / theirs", lambda: calls.append("ours"), lambda: calls.append("theirs"), None)
+    runs = [(name, len(list(same))) for name, same in itertools.groupby(calls[6:])]
+    assert [name for name, _ in runs] == ["theirs", "ours"]
+    assert runs[0][1] == runs[1][1] > 1
 
 
 def test_a_peak_has_a_row_for_each_number_of_inter_op_threads(monkeypatch):

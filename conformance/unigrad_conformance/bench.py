@@ -19,6 +19,8 @@ from unigrad_conformance.bench_cases import Figure
 
 __all__ = ["main"]
 
+FILE_WIDTH = 160
+"""Columns of a table that goes into a file, where there is no window to fit."""
 CASES = (*bench_cases.CASES, *bench_regions.CASES, *bench_engines.CASES)
 
 
@@ -40,6 +42,8 @@ def main(names: Sequence[str], pairs: int = 60, warmups: int = 10, only: str = "
         0 if every figure is within its bound, 1 if one is not, 2 if nothing was measured; and the figures as data for JSON.
     """
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
     _keep_freed_memory()
     results: dict[str, Any] = {"machine": _machine(), "pairs": pairs, "backends": {}}
     missed = measured = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from unigrad.protocols import Backend
 
 __all__ = ["CASES", "Figure", "Setting", "collector_step", "summary"]
 
-BUDGET_S = 12.0
+BUDGET_S = 30.0
 """Seconds after which a figure has its last pair."""
 LEAST = 6
 """Pairs that a figure has even so."""
+SAMPLE_S = 0.004
+"""Seconds of one side of a pair at least: a shorter step is run several times in it, as training runs it."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,15 @@ class Setting:
         Interleaved pairs that count, and those before them that do not.
     budget
         Seconds for one figure; after that it has fewer pairs than ``pairs``.
+    sample
+        Seconds that one side of a pair lasts at least, by running it several times.
     """
 
     backend: Backend
     pairs: int
     warmups: int
     budget: float = BUDGET_S
+    sample: float = SAMPLE_S
 
     @property
     def native(self) -> Any:
@@ -94,17 +100,22 @@ class Setting:
             ratios += run()
         return ratios
 
+    def calls(self, seconds: Sequence[float]) -> int:
+        """Return how many calls make a sample, of what has taken these times."""
+        shortest = max(min(seconds, default=math.inf), time.get_clock_info("perf_counter").resolution)
+        return max(1, math.ceil(self.sample / shortest))
+
     def compare(self, what: str, ours: Callable[[], Any], theirs: Callable[[], Any], bound: float | None) -> Figure:
         """Time two functions in turn and return the ratio pair by pair; the order within a pair alternates."""
         warm = replace(self, budget=self.budget / 4)
-        warm.repeat(lambda: [_seconds(ours), _seconds(theirs)], self.warmups, 1)
+        calls = self.calls(warm.repeat(lambda: [_seconds(ours), _seconds(theirs)], self.warmups, 1))
         first = itertools.cycle((theirs, ours))
 
         def pair() -> list[float]:
             if next(first) is ours:
-                return [_seconds(ours) / _seconds(theirs)]
-            divisor = _seconds(theirs)
-            return [_seconds(ours) / divisor]
+                return [_seconds(ours, calls) / _seconds(theirs, calls)]
+            divisor = _seconds(theirs, calls)
+            return [_seconds(ours, calls) / divisor]
 
         gc.collect()
         gc.disable()
@@ -114,9 +125,10 @@ class Setting:
             gc.enable()
 
 
-def _seconds(function: Callable[[], Any]) -> float:
+def _seconds(function: Callable[[], Any], calls: int = 1) -> float:
     start = time.perf_counter()
-    function()
+    for _ in range(calls):
+        function()
     return time.perf_counter() - start
 
 
@@ -180,16 +192,18 @@ def unrelated_arrays(setting: Setting) -> list[Figure]:
     block = unigrad.wrap(native.stack(2, 8, "relu"))
 
     def open_and_zero() -> None:
-        for _ in range(20):
-            with unigrad.GradientCollector(block) as collector:
-                collector.zero()
+        with unigrad.GradientCollector(block) as collector:
+            collector.zero()
 
     rounds = 3
+    # samples of five times the length: what is alive differs between stretches of time, not from one sample to the next
+    longer = replace(setting, sample=5 * setting.sample)
+    calls = longer.calls([_seconds(open_and_zero) for _ in range(10)])
 
     def once() -> list[float]:
         # Few arrays before and after many: a machine that slows down slows both, and many are made once.
         before, many, after = (
-            _with_unrelated(native, count, open_and_zero, setting.warmups, -(-setting.pairs // rounds))
+            _with_unrelated(native, count, open_and_zero, calls, setting.warmups, -(-setting.pairs // rounds))
             for count in (100, 100_000, 100)
         )
         return [two / ((one + three) / 2) for one, two, three in zip(before, many, after, strict=True)]
@@ -199,17 +213,19 @@ def unrelated_arrays(setting: Setting) -> list[Figure]:
     return [summary(what, "time", ratios, setting.bound("unrelated"))]
 
 
-def _with_unrelated(native: Any, count: int, function: Callable[[], None], warmups: int, times: int) -> list[float]:
+def _with_unrelated(
+    native: Any, count: int, function: Callable[[], None], calls: int, warmups: int, times: int
+) -> list[float]:
     """Time a function while many foreign leaves are alive, half of them parameters of a block with an open collector."""
     arrays = native.unrelated(count)
     other = unigrad.wrap({f"p{index}": array for index, array in enumerate(arrays[: count // 2])})
     with unigrad.GradientCollector(other):
         for _ in range(warmups):
-            function()
+            _seconds(function, calls)
         gc.collect()
         gc.disable()
         try:
-            return [_seconds(function) for _ in range(times)]
+            return [_seconds(function, calls) for _ in range(times)]
         finally:
             gc.enable()
 

@@ -53,7 +53,7 @@ CASES: tuple[Callable[[Setting], list[Figure]], ...] = (native_engine, several_p
 
 def _main(name: str, folder: str, rank: str, pairs: str, warmups: str) -> None:
     """Measure in one of the processes, all of which do the same steps in the same order."""
-    setting = Setting(quiet.load(name), int(pairs), int(warmups), budget=math.inf)
+    setting = Setting(quiet.load(name), int(pairs), int(warmups), budget=math.inf, sample=0)
     native: Any = setting.native
     layers, width, batch = SHAPE
     with native.processes(folder, int(rank), PROCESSES):

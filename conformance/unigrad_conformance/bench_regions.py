@@ -90,7 +90,8 @@ def compiled_steps(setting: Setting) -> list[Figure]:
 
 
 def _kept(block: unigrad.Block, native: Any, function: Callable[[Any], Any], x: Any) -> int:
-    with unigrad.kept_bytes(block) as meter:
+    # in a collector: some frameworks record nothing without one
+    with unigrad.GradientCollector(block), unigrad.kept_bytes(block) as meter:
         output = function(x)
     del output
     return meter.bytes

@@ -31,8 +31,12 @@ def to_numpy(tensor):
     return np.array(tensor)
 """
 DRIVER = """
-import functools, sys
+import functools, signal, sys
 from unigrad_conformance import checking, cli, compare
+
+# as in a terminal: whoever starts the tests in the background may have had these ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 compare.REFERENCE = "fake"
 checking.backend_names = lambda: {installed!r}
@@ -49,6 +53,53 @@ from unigrad.samples import NoSampleError
 
 pytestmark = pytest.mark.clause("G1")
 """
+
+
+class Pair:
+    """Two processes of one program, which writes a line of JSON for each scenario into a file named by its rank."""
+
+    LIMIT_S = 300
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def run(self, program: Path, environments) -> None:
+        """Start ``program FOLDER RANK`` twice, with the variables that its framework reads."""
+        logs = [(self._folder / f"log{rank}").open("w") for rank in range(2)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-P", str(program), str(self._folder), str(rank)],
+                cwd=self._folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+                stdout=log,
+                stderr=log,
+            )
+            for rank, (log, environment) in enumerate(zip(logs, environments, strict=True))
+        ]
+        try:
+            for process in processes:
+                process.wait(self.LIMIT_S)
+        except subprocess.TimeoutExpired:
+            pass  # what was found until then is told by the tests
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            for log in logs:
+                log.close()
+
+    def both(self, scenario: str) -> list:
+        """Return what the two found in one scenario."""
+        return [self._found(rank, scenario) for rank in range(2)]
+
+    def _found(self, rank: int, scenario: str) -> dict:
+        file = self._folder / str(rank)
+        entries = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        told = (self._folder / f"log{rank}").read_text()[-3000:]
+        found = next((entry for entry in entries if entry["scenario"] == scenario), None)
+        assert found is not None, f"process {rank} did not get to {scenario}:\n{told}"
+        assert "failed" not in found, found["failed"]
+        return {key: value for key, value in found.items() if key != "scenario"}
 
 
 class Fake:
@@ -121,6 +172,11 @@ class Fake:
         """Return test id without file -> result, of the last check."""
         data = json.loads((self.results / f"{name}.json").read_text())
         return {result["id"].partition("::")[2]: result for result in data["results"]}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return Pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture

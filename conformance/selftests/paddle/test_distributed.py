@@ -1,17 +1,12 @@
 """Two processes of Paddle over loopback: gradients are those of the whole batch in one process, or refused (clauses G13, G2, C1, M1)."""
 
-import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
-LIMIT_S = 300
 EPS = float(np.finfo(np.float64).eps)
 TERMS = 200
 """Roundings: sums over 8 samples and 5 values, through three layers, and their average."""
@@ -28,61 +23,24 @@ def free_ports(count):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What each of the two processes found, by scenario, and the end of what they printed."""
-    folder = tmp_path_factory.mktemp("two")
+def both(pair):
+    """Return a function that gives what the two processes found in one scenario."""
     master, *ports = free_ports(3)
     endpoints = [f"127.0.0.1:{port}" for port in ports]
-    logs = [(folder / f"log{rank}").open("w") for rank in range(2)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-P", str(PROGRAM), str(folder)],
-            cwd=folder,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "PADDLE_TRAINER_ID": str(rank),
-                "PADDLE_TRAINERS_NUM": "2",
-                "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-                "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
-                "PADDLE_MASTER": f"127.0.0.1:{master}",
-                "PADDLE_DISTRI_BACKEND": "gloo",
-            },
-            stdout=logs[rank],
-            stderr=logs[rank],
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        pass  # what was found until then is told below
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for log in logs:
-            log.close()
-    told = [(folder / f"log{rank}").read_text()[-3000:] for rank in range(2)]
-    files = [folder / str(rank) for rank in range(2)]
-    lines = [file.read_text().splitlines() if file.exists() else [] for file in files]
-    return [{entry.pop("scenario"): entry for entry in map(json.loads, some)} for some in lines], told
-
-
-@pytest.fixture
-def both(found):
-    """Return a function that gives what the two processes found in one scenario."""
-    results, told = found
-
-    def of(scenario):
-        for rank, result in enumerate(results):
-            assert scenario in result, f"process {rank} did not come to {scenario}: {told[rank]}"
-            assert "error" not in result[scenario], result[scenario]["error"]
-        return [result[scenario] for result in results]
-
-    return of
+    shared = {
+        "PADDLE_TRAINERS_NUM": "2",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        "PADDLE_MASTER": f"127.0.0.1:{master}",
+        "PADDLE_DISTRI_BACKEND": "gloo",
+    }
+    pair.run(
+        PROGRAM,
+        [
+            {**shared, "PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": endpoint}
+            for rank, endpoint in enumerate(endpoints)
+        ],
+    )
+    return pair.both
 
 
 def near(found, wanted, times=1):

@@ -1,69 +1,21 @@
 """Two processes of torch over loopback: gradients are those of the whole batch in one process, or refused (clauses G13, G1 to G6, B5)."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
-LIMIT_S = 300
 EPS = float(np.finfo(np.float64).eps)
 FACTOR = 200
 """Roundings: sums over 8 samples and 5 values, through three layers, and their average; three AdamW steps divide by the root of squares."""
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What each of the two processes found, by scenario."""
-    pytest.importorskip("torch", reason="the scenarios are torch's")
-    folder = tmp_path_factory.mktemp("two")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    logs = [(folder / f"log{rank}").open("w") for rank in range(2)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-P", str(PROGRAM), str(rank), str(folder)],
-            cwd=folder,
-            env=environment,
-            stdout=logs[rank],
-            stderr=logs[rank],
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        pass  # what was found until then is told below
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for log in logs:
-            log.close()
-    told = [(folder / f"log{rank}").read_text()[-3000:] for rank in range(2)]
-    lines = [
-        (folder / str(rank)).read_text().splitlines() if (folder / str(rank)).exists() else [] for rank in range(2)
-    ]
-    results = [{entry.pop("scenario"): entry for entry in map(json.loads, some)} for some in lines]
-    return results, told
-
-
-@pytest.fixture
-def both(found):
+def both(pair):
     """Return a function that gives what the two processes found in one scenario."""
-    results, told = found
-
-    def of(scenario):
-        for rank, result in enumerate(results):
-            assert scenario in result, f"process {rank} did not get there:\n{told[rank]}"
-            assert "failed" not in result[scenario], result[scenario]["failed"]
-        return [result[scenario] for result in results]
-
-    return of
+    pair.run(PROGRAM, [{}, {}])
+    return pair.both
 
 
 def close(found, wanted):

@@ -1,6 +1,6 @@
 """What two processes of torch do together, scenario by scenario; test_distributed.py starts them and reads what they found.
 
-``python two_processes.py RANK FOLDER`` writes one line of JSON for each scenario to ``FOLDER/RANK``. Each process has half of a
+``python two_processes.py FOLDER RANK`` writes one line of JSON for each scenario to ``FOLDER/RANK``. Each process has half of a
 batch, and losses are means, so that the average over processes is the gradient of the whole batch.
 """
 
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import unigrad
 from unigrad.errors import StaleGraphError, UnreducedError, UnsupportedError
 
-RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
+FOLDER, RANK = Path(sys.argv[1]), int(sys.argv[2])
 WHOLE = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 HALF = WHOLE.chunk(2)[RANK]
 SCENARIOS = {}

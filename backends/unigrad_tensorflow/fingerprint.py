@@ -15,6 +15,11 @@ __all__ = ["fingerprint"]
 _INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
 _ODD = 0x1E3779B1
 """Spreads the position of an element over the bits."""
+_SMALL = 1 << 16
+"""Elements that are summed at once."""
+_BLOCKS = 16
+_ALIGNED = 64
+"""A slice that begins at a multiple of this many elements shares the memory of the whole."""
 _MESSAGE = (
     "the recompute of a checkpointed region differs from its forward. The function must do the same on each call: look for state that "
     "it changes or reads (counters, flags) and for unregistered random generators"
@@ -33,9 +38,18 @@ class _Traced:
         elif flat.dtype.is_complex:
             flat = tf.reshape(tf.stack([tf.math.real(flat), tf.math.imag(flat)]), [-1])
         words = tf.bitcast(flat, _INTEGERS[flat.dtype.size])
-        kind = tf.int64 if words.dtype == tf.int64 else tf.int32
-        places = tf.range(tf.size(flat, kind)) * tf.constant(_ODD, kind) + 1
-        self.sum = tf.reduce_sum(tf.bitwise.bitwise_or(places, tf.ones((), kind)) * tf.cast(words, kind))
+        size = words.shape[0]
+        if size is None or size <= _SMALL:
+            self.sum = _weighted(words, _places(tf.size(words)))
+            return
+        step = -(-size // (_BLOCKS * _ALIGNED)) * _ALIGNED
+        places = _places(step)
+        sums: list[Any] = []
+        for start in range(0, size, step):
+            with tf.control_dependencies(sums[-1:]):  # at once they would need as much memory as the tensor
+                block = words[start : start + step]
+                sums.append(_weighted(block, places[: block.shape[0]]))
+        self.sum = _weighted(tf.stack(sums), _places(len(sums)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Traced):
@@ -44,6 +58,18 @@ class _Traced:
         return True
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _places(count: Any) -> Any:
+    return tf.bitwise.bitwise_or(tf.range(count, dtype=tf.int32) * tf.constant(_ODD, tf.int32) + 1, 1)
+
+
+def _weighted(words: Any, places: Any) -> Any:
+    kind = tf.int64 if words.dtype == tf.int64 else tf.int32
+    words = tf.cast(words, kind)
+    # the upper bits into the lower ones: else two flipped signs, the highest bit times an odd number, would vanish in the sum
+    words += tf.bitwise.right_shift(words, tf.constant(kind.size * 4, kind))
+    return tf.reduce_sum(tf.cast(places, kind) * words)
 
 
 def fingerprint(tensor: Any) -> Hashable:

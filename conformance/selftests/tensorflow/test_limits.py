@@ -40,6 +40,32 @@ def test_a_recompute_that_differs_in_a_trace_is_told_by_tensorflow():
         step(X)
 
 
+@pytest.mark.parametrize(
+    ("size", "places"), [(4, [0, 1]), (4, [0, 2]), (4, [2, 3]), (4, [0, 1, 2, 3]), (200_003, [0, 199_999]), (200_003, [7])]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_flipped_signs_are_noticed_in_a_trace(dtype, size, places):
+    """C8: the highest bits of two words, each times an odd number, have the sum 0 in integers of their width."""
+    weight, calls = tf.Variable(1.0, dtype=dtype), []
+    signs = np.ones(size)
+    signs[places] = -1
+
+    def unsteady(x):
+        calls.append(x)
+        return weight * x * (tf.constant(signs, dtype) if len(calls) > 1 else 1.0)
+
+    run = unigrad.checkpoint(unsteady)
+
+    @tf.function
+    def step(x):
+        with unigrad.GradientCollector({"weight": weight}) as collector:
+            collector.backward(tf.reduce_sum(run(x)))
+            return collector.gradients["weight"]
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="recompute of a checkpointed region differs"):
+        step(tf.ones(size, dtype))
+
+
 def test_what_leads_nowhere_is_kept_until_the_tape_goes():
     layer = dense()
     with unigrad.GradientCollector(layer, on_unused="ignore") as collector:

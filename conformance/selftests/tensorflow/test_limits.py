@@ -41,7 +41,8 @@ def test_a_recompute_that_differs_in_a_trace_is_told_by_tensorflow():
 
 
 @pytest.mark.parametrize(
-    ("size", "places"), [(4, [0, 1]), (4, [0, 2]), (4, [2, 3]), (4, [0, 1, 2, 3]), (200_003, [0, 199_999]), (200_003, [7])]
+    ("size", "places"),
+    [(4, [0, 1]), (4, [0, 2]), (4, [2, 3]), (4, [0, 1, 2, 3]), (200_003, [0, 199_999]), (200_003, [7])],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_flipped_signs_are_noticed_in_a_trace(dtype, size, places):

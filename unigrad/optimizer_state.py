@@ -16,7 +16,7 @@ from unigrad.table import Table
 __all__ = ["Saved", "collect", "parse"]
 
 SERVED = "served"
-"""Name of the array, bytes of a JSON text, that says which optimizer serves what."""
+"""Name of the array, bytes of a JSON text, that says which optimizer serves what, and which arrays belong to it."""
 
 
 def collect(
@@ -24,15 +24,14 @@ def collect(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the state of a native optimizer and of the parameters that it serves, in the order in which it got them."""
     shape, state_of = backend.arrays.shape, backend.optimizer.state_of
-    described = {
+    described: dict[str, Any] = {
         "optimizer": type(native).__qualname__ if native is not None else None,
         # Each time that parameters were added may have made a group of settings, so loading repeats it.
         "served": [[[name, list(shape(tensor))] for name, tensor in batch] for batch in batches],
     }
-    found = {SERVED: np.frombuffer(json.dumps(described).encode(), np.uint8).copy()}
-    if native is None:
-        return found
-    for name, tensor in [*(item for batch in batches for item in batch), ("", None)]:
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    owners = [*(item for batch in batches for item in batch), ("", None)] if native is not None else []
+    for name, tensor in owners:
         for key, value in state_of(native, tensor).items():
             if value is None:
                 continue
@@ -45,7 +44,9 @@ def collect(
                     "numbers can be saved"
                 )
             found[f"{name}/{key}"] = np.asarray(value)
-    return found
+    # Without an entry many an optimizer would begin anew in silence, or take one of another shape by broadcasting.
+    described["entries"] = {entry: [value.dtype.name, list(value.shape)] for entry, value in sorted(found.items())}
+    return {SERVED: np.frombuffer(json.dumps(described).encode(), np.uint8).copy(), **found}
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
     """Check that a state has the form that :func:`collect` gives it and fits a block's parameters."""
     if not isinstance(arrays, Mapping):
         raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
-    kind, served = _described(arrays)
-    faults: list[str] = []
+    kind, served, entries = _described(arrays)
+    faults = [f"{entry}: missing" for entry in entries if entry not in arrays]
     batches: list[dict[str, Any]] = []
     names: set[str] = {""}
     for batch in served:
@@ -112,10 +113,13 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
             continue
         name, slash, key = str(entry).rpartition("/")
         name = table.aliases.get(name, name)
-        if not slash or name not in names or kind is None:
+        if not slash or name not in names or kind is None or entry not in entries:
             faults.append(f"{entry}: belongs to nothing that the optimizer served")
         elif not isinstance(value, np.ndarray | np.generic):
             faults.append(f"{entry}: a {type(value).__name__}, not a NumPy array")
+        elif (value.dtype.name, value.shape) != entries[entry]:
+            dtype, shape = entries[entry]
+            faults.append(f"{entry}: {value.dtype.name} of shape {value.shape}, saved was {dtype} of shape {shape}")
         else:
             states.setdefault(name, {})[key] = np.asarray(value)
     if faults:
@@ -126,17 +130,26 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
     return Saved(backend, kind, tuple(batches), states)
 
 
-def _described(arrays: Mapping[str, Any]) -> tuple[str | None, list[list[tuple[str, tuple[int, ...]]]]]:
+_Shape = tuple[int, ...]
+
+
+def _described(
+    arrays: Mapping[str, Any],
+) -> tuple[str | None, list[list[tuple[str, _Shape]]], dict[str, tuple[str, _Shape]]]:
     try:
         described = json.loads(np.asarray(arrays[SERVED], np.uint8).tobytes())
         kind = described["optimizer"]
         served = [
             [(str(name), tuple(int(size) for size in shape)) for name, shape in batch] for batch in described["served"]
         ]
+        entries = {
+            str(entry): (str(dtype), tuple(int(size) for size in shape))
+            for entry, (dtype, shape) in described["entries"].items()
+        }
         if not (isinstance(kind, str) if served else kind is None) or not all(served):
             raise ValueError(f"it is of {kind!r}")
-    except (KeyError, TypeError, ValueError, OverflowError) as cause:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as cause:
         raise StateMismatchError(
             f"these arrays are not what Optimizer.state() returned: {SERVED!r} is missing or spoilt; nothing was changed"
         ) from cause
-    return kind, served
+    return kind, served, entries

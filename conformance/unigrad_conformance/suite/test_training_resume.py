@@ -145,7 +145,32 @@ def spoil_text(state):
     state["served"] = state["served"][:-3]
 
 
-@pytest.mark.parametrize("spoil", [spoil_name, spoil_kind, spoil_shape, spoil_served, spoil_text])
+def own_entry(state):
+    """Return the name of an array that belongs to one parameter and has its shape."""
+    return next(name for name, value in state.items() if name.startswith("left.weight/") and value.ndim)
+
+
+def spoil_by_loss(state):
+    del state[own_entry(state)]
+
+
+def spoil_setting(state):
+    del state[next(name for name in state if name.startswith("/"))]
+
+
+def spoil_entry_shape(state):
+    state[own_entry(state)] = state[own_entry(state)][:1]
+
+
+def spoil_entry_dtype(state):
+    state[own_entry(state)] = state[own_entry(state)].astype("float16")
+
+
+SPOIL = [spoil_name, spoil_kind, spoil_shape, spoil_served, spoil_text]
+SPOIL += [spoil_by_loss, spoil_setting, spoil_entry_shape, spoil_entry_dtype]
+
+
+@pytest.mark.parametrize("spoil", SPOIL)
 def test_a_state_that_does_not_fit_changes_nothing(samples, spoil):
     _, optimizer = stepped(samples)
     state = optimizer.state()

@@ -82,7 +82,11 @@ def test_a_failure_exits_1_with_a_command_that_repeats_it(ready):
         pytest.param(["fake", "--json", "absent/x.json"], "cannot write the file absent/x.json", id="json"),
         pytest.param(["fake", "--json", "."], "cannot write the file .: it is a folder", id="json-folder"),
         pytest.param(["fake", "-j", "0"], "0 is not a positive number", id="jobs"),
-        pytest.param(["fake", "--timeout", "x"], "invalid _positive value", id="timeout"),
+        pytest.param(["fake", "-j", "1.5"], "1.5 is not a positive number", id="part-of-a-job"),
+        pytest.param(["fake", "--timeout", "x"], "x is not a positive number", id="timeout"),
+        pytest.param(["fake", "--junit", ""], "argument --junit: the name is empty", id="empty-name"),
+        pytest.param(["fake", "--json", "x", "--html", "./x"], "--json and --html name the same file", id="one-file"),
+        pytest.param(["fake="], "'fake=' names no interpreter after '='", id="no-interpreter"),
         pytest.param(["fake", "--test-timeout", "0"], "0 is not a positive number", id="no-time"),
         pytest.param(["fake", "--memory", "4 apples"], "4 apples is not a size such as 512M or 4G", id="memory"),
         pytest.param(["fake", "--memory", "0"], "0 is not a size", id="no-memory"),
@@ -94,6 +98,30 @@ def test_mistakes_are_told_before_anything_runs(ready, arguments, message):
     process = ready.check(*arguments)
     mistake(process, message)
     assert not (ready.results / "fake.json").exists()
+
+
+@pytest.mark.parametrize("option", ["--results", "--json"])
+def test_an_empty_name_is_not_the_present_folder(ready, option):
+    mistake(ready.run("check", "fake", option, ""), "the name is empty")
+    mistake(ready.run("report", ""), "the name is empty")
+    assert not list(ready.cwd.iterdir())
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_stream_that_the_caller_has_closed(ready, closed):
+    """As by ``>&-`` in a shell: Python then has None in its place."""
+    number = {"stdout": 1, "stderr": 2}[closed]
+    process = ready.start(
+        "check",
+        "fake",
+        "--results",
+        str(ready.results),
+        driver=f"import os, sys; os.close({number}); sys.{closed} = None",
+    )
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, output + errors
+    assert {result["outcome"] for result in ready.outcomes().values()} == {"passed"}
+    assert "Traceback" not in output + errors
 
 
 def test_a_framework_that_is_named_and_absent_is_a_mistake(ready):

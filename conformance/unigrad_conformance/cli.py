@@ -46,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv
         Arguments; those of the process by default.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # open until the end
     arguments = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -89,10 +92,10 @@ def _parser() -> argparse.ArgumentParser:
         "-k", dest="pattern", help="a test id, clauses such as 'G1' or 'G1, C4', or an expression over names of tests"
     )
     check.add_argument("-j", dest="jobs", type=_positive_int, metavar="N", help="backends at a time (default: cores)")
-    check.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file")
-    check.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
-    check.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page")
-    check.add_argument("--results", type=Path, metavar="DIR", help="keep the results for 'unigrad report'")
+    check.add_argument("--json", type=_path, metavar="FILE", help="write all results into one file")
+    check.add_argument("--junit", type=_path, metavar="FILE", help="write the results as JUnit XML")
+    check.add_argument("--html", type=_path, metavar="FILE", help="write the report as one HTML page")
+    check.add_argument("--results", type=_path, metavar="DIR", help="keep the results for 'unigrad report'")
     check.add_argument(
         "--test-timeout", type=_positive, default=120.0, metavar="SECONDS", help="limit per test (default: %(default)g)"
     )
@@ -106,32 +109,38 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     report = commands.add_parser("report", help="the tables of a check again, from its results")
-    report.add_argument("folder", type=Path, metavar="DIR")
+    report.add_argument("folder", type=_path, metavar="DIR")
     report.add_argument("--markdown", action="store_true", help="only the matrix of clauses, as Markdown")
-    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page, too")
+    report.add_argument("--html", type=_path, metavar="FILE", help="write the report as one HTML page, too")
     report.set_defaults(run=_report)
 
     bench = commands.add_parser("bench", help="time and memory as ratios to the framework's own idiom")
     bench.add_argument("names", nargs="+", metavar="NAME")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures into a file")
+    bench.add_argument("--json", type=_path, metavar="FILE", help="write the figures into a file")
     bench.add_argument("--only", default="", metavar="TEXT", help="only the cases whose name has this text")
     bench.add_argument("--pairs", type=int, default=60, metavar="N", help="interleaved pairs that count (default 60)")
     bench.set_defaults(run=_bench)
     return parser
 
 
+def _path(text: str) -> Path:
+    if not text:  # as of a variable of the shell that is not set; it would be the present folder
+        raise argparse.ArgumentTypeError("the name is empty")
+    return Path(text)
+
+
 def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < float("inf"):
+            return number
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number")
 
 
 def _positive_int(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number
+    with contextlib.suppress(ValueError):
+        if (number := int(text)) > 0:
+            return number
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number")
 
 
 def _bytes(text: str) -> int:
@@ -182,6 +191,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from unigrad_conformance.junit import junit_xml
     from unigrad_conformance.runner import Limits
 
+    _require_distinct(arguments)
     limits = Limits(arguments.test_timeout, arguments.timeout, arguments.memory)
     with contextlib.ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unigrad-results-")))
@@ -204,6 +214,17 @@ def _check(arguments: argparse.Namespace) -> int:
             print(f"unigrad: {message}", file=sys.stderr)
         print(outcome.text)
         return outcome.code or (_USAGE if unwritten else 0)
+
+
+def _require_distinct(arguments: argparse.Namespace) -> None:
+    asked = {name: getattr(arguments, name) for name in ("json", "junit", "html")}
+    seen: dict[Path, str] = {}
+    for name, path in asked.items():
+        if path is None or str(path).startswith("/dev/"):
+            continue
+        other = seen.setdefault(path.resolve(), name)
+        if other != name:
+            raise _Mistake(f"--{other} and --{name} name the same file, {path}; give each a file of its own")
 
 
 def _end(signal_number: int, frame: FrameType | None) -> None:

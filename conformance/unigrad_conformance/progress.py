@@ -27,11 +27,11 @@ class Display:
     names
         Backends, in the order of their lines.
     stream
-        Where to show it; standard error, so that the report can be redirected.
+        Where to show it; standard error by default, so that the report can be redirected.
     """
 
-    def __init__(self, names: list[str], stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
+    def __init__(self, names: list[str], stream: TextIO | None = None) -> None:
+        self._stream = stream = sys.stderr if stream is None else stream
         self._last: dict[str, float] = {}
         self._bars: Bars | None = None
         if stream.isatty():

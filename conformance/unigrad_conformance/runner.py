@@ -35,9 +35,11 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Read ``NAME`` or ``NAME=PYTHON``; ``ArgumentError`` for what cannot be the name of a file of results."""
-        name, _, python = text.partition("=")
+        name, sign, python = text.partition("=")
         if not re.fullmatch(NAME, name):
             raise ArgumentError(f"{text!r} is no NAME or NAME=PYTHON: a name has letters, digits, '_', '.' and '-'")
+        if sign and not python:
+            raise ArgumentError(f"{text!r} names no interpreter after '='; leave '=' out for the one that runs this")
         if os.sep in python:
             python = str(Path(python).absolute())  # the process runs in another folder
         return cls(name, python or sys.executable)

@@ -43,6 +43,7 @@ class Region:
         self._twins: list[weakref.ref[Any]] = []
         self._extra: dict[int, Any] = {}
         self._used: dict[int, Any] = {}
+        self._borrowed = False  # whether the present tape is one of a recompute
         self.epoch = self._begin(None)
         self._recorder = Recorder(self.epoch)
         self._recorder.used = self._used
@@ -69,8 +70,12 @@ class Region:
     def renew(self) -> None:
         """End the present tape and begin another."""
         ended, around = self.epoch, self.epoch.around
-        self._end(ended)
-        self.epoch = self._begin(around)
+        if self._borrowed:  # a recompute still needs it
+            tape, ended.tape = ended.tape, None
+            self.epoch = Epoch(tape, around)
+        else:
+            self._end(ended)
+            self.epoch = self._begin(around)
         recorder = current()
         for one in (recorder, self._recorder):
             if one is not None and one.epoch is ended:
@@ -100,26 +105,26 @@ class Region:
     @contextmanager
     def inner(self) -> Iterator[Epoch]:
         """Record what runs inside on a tape of its own."""
-        around = self.epoch
-        self.epoch = self._begin(around)
+        around, borrowed = self.epoch, self._borrowed
+        self.epoch, self._borrowed = self._begin(around), False
         try:
             yield self.epoch
         finally:
             self._end(self.epoch)
-            self.epoch = around
+            self.epoch, self._borrowed = around, borrowed
 
     @contextmanager
     def again(self, tape: Any) -> Iterator[None]:
         """Record, beside a tape of a recompute, what a collector inside of it asks for."""
-        around = self.epoch
-        self.epoch = Epoch(tape, around)
+        around, borrowed = self.epoch, self._borrowed
+        self.epoch, self._borrowed = Epoch(tape, around), True
         recorder = Recorder(self.epoch)
         recorder.used = self._used
         try:
             with recorder:
                 yield
         finally:
-            self.epoch.tape, self.epoch = None, around
+            self.epoch.tape, self.epoch, self._borrowed = None, around, borrowed
 
     def close(self) -> None:
         """Stop."""

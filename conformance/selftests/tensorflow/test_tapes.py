@@ -52,6 +52,35 @@ def test_a_tape_inside_a_region_under_a_tape_outside(mode, collected):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("own", [False, True], ids=["another model", "the same model"])
+def test_a_collector_inside_a_region_under_one_outside(mode, own):
+    """C5: its releasing backward must not end the tape that the recompute of the region records on."""
+    net, other = model(), model()
+    other.set_weights([value * 0.5 for value in other.get_weights()])
+
+    def scaled(x):
+        inner = net if own else other
+        with unigrad.GradientCollector(inner) as collector:
+            collector.backward(tf.reduce_sum(inner(tf.stop_gradient(x)) ** 2))
+        return net(x) * tf.reduce_sum(next(iter(collector.gradients.values())))
+
+    found = []
+    for run in (scaled, unigrad.checkpoint(scaled, blocks=[net, other])):
+
+        @MODES[mode]
+        def step(x, run=run):
+            with unigrad.GradientCollector(net) as collector:
+                x = collector.watch(x, name="x")
+                collector.backward(tf.reduce_sum(run(x)))
+            return {**collector.gradients, **collector.input_gradients}
+
+        found.append({name: value.numpy() for name, value in step(X).items()})
+    assert found[0].keys() == found[1].keys() == {*unigrad.wrap(net).parameters, "x"}
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-6)  # a sum of 4 products, in another order
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("wrap", [unigrad.checkpoint, lambda net: unigrad.microbatch(net, 2)], ids=["whole", "parts"])
 @pytest.mark.parametrize("primal", ["input", "variable"])
 def test_forward_mode_through_a_region_is_refused(mode, wrap, primal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import Any
 
@@ -21,8 +22,10 @@ def _global() -> Any:
         # A tf.function that sees a variable being made is traced a second time; it sees those of its thread.
         made: list[Any] = []
         thread = threading.Thread(target=lambda: made.append(keras.random.SeedGenerator()))
+        before = random.getstate()  # from which Keras draws a seed
         thread.start()
         thread.join()
+        random.setstate(before)
         generator = set_seed_generator(made[0])
     register_random(generator.state)
     return generator.state

@@ -1,6 +1,7 @@
 """Keras' own layers: names, roles, saving, fit, mixed precision, added losses (B1, B2, B3, C1, C13)."""
 
 import copy
+import random
 import subprocess
 import sys
 
@@ -279,3 +280,24 @@ def test_a_mask_goes_through_a_region():
         model(ids)
         found.append(gradients_of(model, lambda model=model: tf.reduce_sum(model(ids) ** 2)))
     same(*found)
+
+
+def test_the_first_region_of_a_process_draws_nothing_from_python():
+    """C2: Keras makes its global generator, whose state a region keeps, with a seed that it draws from Python's generator."""
+    keras.utils.clear_session()  # as in a new process
+    net = keras.Sequential([layers.Dense(2)])
+    net.build((None, 8))
+    before = random.getstate()
+    with unigrad.GradientCollector(net) as collector:
+        collector.backward(tf.reduce_sum(unigrad.checkpoint(net)(X)))
+    assert random.getstate() == before
+
+
+def test_a_seed_gives_the_same_draws_of_python_the_first_time_too():
+    """D1, of the first use of Keras' global generator."""
+    keras.utils.clear_session()
+    drawn = []
+    for _ in range(2):
+        unigrad.seed(3)
+        drawn.append(random.random())
+    assert drawn[0] == drawn[1]

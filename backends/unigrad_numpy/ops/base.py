@@ -58,6 +58,9 @@ def operands(x: Any, y: Any, name: str) -> tuple[Tensor, Tensor]:
         return x, y
     if left.kind == "f" and right.kind == "f":
         raise TypeError(f"{name} of a {left} and a {right} tensor; cast() one of them")
+    for dtype in (left, right):
+        if dtype.kind not in "biuf":  # a cast would drop the imaginary part, or read a text as a number
+            raise TypeError(f"{name} of a {dtype} tensor; there are float32, float64, integers and bool")
     if right.kind == "f":
         return wrap(x._array.astype(right)), y
     if left.kind == "f":

@@ -42,6 +42,14 @@ def test_integers_beside_floats_take_the_float_dtype():
         Tensor([1, 2]) * 0.5
 
 
+@pytest.mark.parametrize("values", [np.ones(2) * 1j, np.array([1.0, 2.0], object), np.array(["1", "2"])])
+def test_what_is_no_real_number_is_not_cast_beside_floats(values):
+    """NumPy itself casts each of these; of a complex number the imaginary part is gone."""
+    for left, right in ((Tensor(values), Tensor([0.5, 0.5])), (Tensor([0.5, 0.5]), Tensor(values))):
+        with pytest.raises(TypeError, match="mul of a"):
+            left * right
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.int64, np.bool_])
 def test_only_two_dtypes_take_gradients(dtype):
     with pytest.raises(TypeError, match=np.dtype(dtype).name):

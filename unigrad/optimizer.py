@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from unigrad import optimizer_state
-from unigrad.errors import ArgumentError, ArgumentTypeError
+from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from unigrad.protocols import Backend
 from unigrad.wrapping import wrap
 
@@ -68,7 +68,7 @@ class Optimizer:
         self._native: Any = None
         self._schedule: Any = None
         self._served: dict[int, tuple[str, Any]] = {}
-        self._batches: list[list[str]] = []
+        self._batches: list[list[Any]] = []
 
     @property
     def native(self) -> Any:
@@ -83,7 +83,7 @@ class Optimizer:
     @property
     def served(self) -> tuple[str, ...]:
         """Names of the parameters that the native optimizer has been given."""
-        return tuple(name for name, _ in self._served.values())
+        return tuple(name for name, _ in self._present(tensor for _, tensor in self._served.values()))
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -91,7 +91,13 @@ class Optimizer:
         if self._native is None:
             return ()
         state_of = self.backend.optimizer.state_of
-        return tuple(name for name, tensor in self._served.values() if state_of(self._native, tensor))
+        present = self._present(tensor for _, tensor in self._served.values())
+        return tuple(name for name, tensor in present if state_of(self._native, tensor))
+
+    def _present(self, tensors: Iterable[Any]) -> list[tuple[str, Any]]:
+        """Return the tensors that the block has still, with their names; others were replaced."""
+        name_of = self.block.table().name_of
+        return [(name_of[id(tensor)], tensor) for tensor in tensors if id(tensor) in name_of]
 
     def step(self, gradients: Mapping[str, Any]) -> None:
         """Do one step with gradients by name; a name that is absent does not move.
@@ -135,7 +141,7 @@ class Optimizer:
             else:
                 primitive.extend(self._native, fresh)
             self._served.update({id(tensor): (name, tensor) for name, tensor in fresh.items()})
-            self._batches.append(list(fresh))
+            self._batches.append(list(fresh.values()))
         if self._native is not None and own:
             primitive.step(self._native, [(tensor, own.get(id(tensor))) for _, tensor in self._served.values()])
 
@@ -160,13 +166,16 @@ class Optimizer:
         Raises
         ------
         UnsupportedError
-            If the native optimizer holds something that is neither a tensor nor a number.
+            If the native optimizer holds something that is neither a tensor nor a number, or if all parameters that it was given at
+            once have been replaced since.
         """
-        groups = [[(name, self._tensor(name)) for name in batch] for batch in self._batches]
+        groups = [self._present(batch) for batch in self._batches]
+        if not all(groups):
+            raise UnsupportedError(
+                "all parameters that this optimizer was given at once have been replaced in the block since, and their settings would be "
+                "lost; make a new Optimizer"
+            )
         return optimizer_state.collect(self.backend, self._native, groups)
-
-    def _tensor(self, name: str) -> Any:
-        return next(tensor for known, tensor in self._served.values() if known == name)
 
     def load_state(self, arrays: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned, all or nothing.
@@ -201,6 +210,6 @@ class Optimizer:
         def commit() -> None:
             self._native, self._schedule = native, schedule
             self._served = {id(tensor): (name, tensor) for batch in saved.batches for name, tensor in batch.items()}
-            self._batches = [list(batch) for batch in saved.batches]
+            self._batches = [list(batch.values()) for batch in saved.batches]
 
         return commit

@@ -155,7 +155,7 @@ def spoil_by_loss(state):
 
 
 def spoil_setting(state):
-    del state[next(name for name in state if name.startswith("/"))]
+    del state[min(set(state) - {"served"})]  # what belongs to no single parameter comes first, where there is such a thing
 
 
 def spoil_entry_shape(state):

@@ -102,6 +102,10 @@ def check_weight(weight: float | None, accumulate: str, weighted: bool | None) -
 
 
 def require_number(value: Any, what: str) -> None:
-    """Raise ``ArgumentTypeError`` unless ``value`` is a real number; ``what`` begins the message."""
+    """Raise unless ``value`` is a real number that a float can hold; ``what`` begins the message."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ArgumentTypeError(f"{what}, not {value!r}")
+    try:
+        float(value)
+    except OverflowError:
+        raise ArgumentError(f"{what}; this one is larger than any float") from None

@@ -106,7 +106,13 @@ class Optimizer:
         ------
         ArgumentError
             If a name is not the block's, or a shape or dtype is not the parameter's; nothing has moved.
+        ArgumentTypeError
+            If it is not a mapping.
         """
+        if not isinstance(gradients, Mapping):
+            raise ArgumentTypeError(
+                f"step takes a mapping of names to gradients, such as collector.gradients, not a {type(gradients).__name__}"
+            )
         table = self.block.table()
         shape, dtype = self.backend.arrays.shape, self.backend.arrays.dtype
         by_id: dict[int, Any] = {}

@@ -179,6 +179,7 @@ def test_small_weights_keep_their_ratio(samples):
         pytest.param(-1, ArgumentError, id="negative"),
         pytest.param(float("nan"), ArgumentError, id="nan"),
         pytest.param(float("inf"), ArgumentError, id="infinite"),
+        pytest.param(10**400, ArgumentError, id="no-float-is-so-large"),
         pytest.param("3", ArgumentTypeError, id="text"),
         pytest.param(True, ArgumentTypeError, id="flag"),
         pytest.param([3], ArgumentTypeError, id="list"),

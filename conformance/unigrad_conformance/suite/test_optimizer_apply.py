@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -230,6 +232,10 @@ def test_step_refuses_wrong_names_shapes_and_dtypes_and_moves_nothing(samples):
     shape = block.state()["left.weight"].shape
     with pytest.raises(ArgumentError, match=r"'left\.weight' is float64.*float32"):
         optimizer.step({**good, "left.weight": samples.tensor(np.ones(shape))})
+    wrong: Any
+    for wrong in (None, [good["left.bias"]], good["left.bias"]):
+        with pytest.raises(ArgumentTypeError, match="step takes a mapping of names to gradients"):
+            optimizer.step(wrong)
     assert all(values_of(block)[name].tobytes() == before[name].tobytes() for name in before)
     assert optimizer.native is None
 

@@ -22,6 +22,7 @@ from unigrad_torch import reducers
 from unigrad_torch.arrays import unseen
 from unigrad_torch.modules import is_fsdp
 from unigrad_torch.sharded import is_fully_sharded, is_sharded, originals, require_known
+from unigrad_torch.transforms import refuse_transformed
 
 _plain: set[type] = set()
 _mappings: WeakValueDictionary[int, Structure] = WeakValueDictionary()
@@ -34,6 +35,7 @@ def engine(model: Any, structure: Structure) -> str:
 
     The tree is walked once for each structure; what can change without the structure is looked at each time.
     """
+    refuse_transformed("a collector")
     if model is None:
         if id(structure) not in _mappings:
             reducers.search()

@@ -26,6 +26,7 @@ from unigrad_torch.engine import engine as engine
 from unigrad_torch.faults import translated
 from unigrad_torch.marks import MARKED
 from unigrad_torch.reducers import wrappers_of
+from unigrad_torch.transforms import refuse_transformed
 from unigrad_torch.usage import Region, pause, resume
 
 _KEY = "unigrad.released"
@@ -88,6 +89,7 @@ def no_record() -> AbstractContextManager[Any]:
 
 def trace(losses: Sequence[Any]) -> _Graph:
     """Walk the graph below the losses; changes nothing."""
+    refuse_transformed("backward")
     nodes: list[Any] = []
     leaves: list[Tensor] = []
     mode = pause()

@@ -79,6 +79,51 @@ def test_a_checkpoint_inside_a_transform_of_functions():
         torch.func.grad(lambda x: run(x).sum())(X)
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [torch.func.grad, torch.func.vmap, torch.func.functionalize, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))],
+    ids=["grad", "vmap", "functionalize", "jvp"],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("inside", [False, True], ids=["opened-outside", "opened-inside"])
+def test_a_backward_inside_a_transform_of_functions(transform, inside):
+    """There a loss hangs on a graph of the transform alone, in which no parameter is: the gradients would be none, in silence."""
+    model = nn.Linear(2, 1)
+    opened = unigrad.GradientCollector(model, on_unused="ignore")
+
+    def loss(x, collector):
+        value = model(x).sum()
+        collector.backward(value)
+        return value
+
+    def whole(x):
+        with opened as collector:
+            return loss(x, collector)
+
+    def around(x):
+        with opened as collector:
+            return transform(lambda x: loss(x, collector))(x)
+
+    with pytest.raises(UnsupportedError, match=r"torch\.func"):
+        (transform(whole) if inside else around)(X)
+    assert not opened.gradients
+
+
+def test_control_a_transform_inside_of_the_forward_is_served():
+    model, twin = nn.Linear(2, 1), nn.Linear(2, 1)
+    twin.load_state_dict(model.state_dict())
+
+    def loss(module):
+        slope = torch.func.grad(lambda x: module(x).tanh().sum())(X)
+        return (module(X) * slope).sum()
+
+    with unigrad.GradientCollector(model) as collector:
+        collector.backward(loss(model))
+    loss(twin).backward()
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(collector.gradients[name], parameter.grad)
+
+
 def test_a_checkpointed_function_that_changes_its_argument():
     model = nn.Linear(2, 1)
 

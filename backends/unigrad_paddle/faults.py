@@ -78,7 +78,8 @@ def _meant(error: BaseException) -> BaseException:
         )
     if isinstance(error, RuntimeError) and any(words in text for words in _COMPILED):
         return GraphReleasedError(
-            "a program of paddle.jit.to_static in this graph has run backward already, which it can once only; run the forward again"
+            "a program of paddle.jit.to_static in this graph has run backward already, which it can once only; run the forward again. Or "
+            "an LSTM, GRU or SimpleRNN ran in eval mode, which Paddle can't run backward; train() it, with dropout=0"
         )
     if _EMPTY in text and isinstance(error, ValueError):
         return UnsupportedError(

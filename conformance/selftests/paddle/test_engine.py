@@ -417,3 +417,12 @@ def test_a_hook_of_saved_tensors_that_raises_in_a_region_leaves_recording_on():
         assert paddle.is_grad_enabled()
         collector.backward(run(X).sum())
     assert collector.gradients["w"].tolist() == [4, 7]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+def test_a_recurrent_layer_in_eval_mode_is_named_in_the_error(kind):
+    """Its operation keeps nothing for a backward then, and Paddle says so in the words of a program that has run."""
+    layer = getattr(paddle.nn, kind)(3, 4)
+    layer.eval()
+    with unigrad.GradientCollector(layer) as collector, pytest.raises(unigrad.GraphReleasedError, match="in eval mode"):
+        collector.backward(layer(paddle.ones([2, 5, 3]))[0].sum())

@@ -55,8 +55,8 @@ def microbatch(
         of any shape.
     verify
         Whether each call first probes, by three unrecorded runs, that samples do not depend on each other, and that the batch axis
-        of the outputs is one. Without it, an output that has two axes as long as a part is looked at in one unrecorded run of
-        another length, at the first such call.
+        of the outputs is one. Without it, where a part has as many samples as an axis of a parameter, or another axis of an argument
+        or output, is long, outputs are looked at in one unrecorded run of another length, at the first such call.
     allow_coupled
         Whether layers that couple samples (batch normalization in training) may run with the statistics of each part.
 
@@ -156,7 +156,7 @@ class Parts(Rerun):
             with guard:
                 outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify, shared))
         if batch > self.size and batch % self.size == 0:
-            self._tell_axes_apart(backend, function, blocks, part, outputs[0])
+            self._tell_axes_apart(backend, function, blocks, leaves, part, outputs[0])
         return self._merge(backend, outputs, [stop - start for start, stop in ranges])
 
     def _which(
@@ -285,21 +285,26 @@ class Parts(Rerun):
         backend: Backend,
         function: Callable[..., Any],
         blocks: list[Block],
+        leaves: Sequence[Any],
         part: Callable[[int, int], tuple[tuple[Any, ...], dict[str, Any]]],
         outputs: Any,
     ) -> None:
-        """Where an output has two axes as long as a part, run a part of another length, once: the batch axis must follow.
+        """Where an axis as long as a part may be another one, run a part of another length, once: the batch axis must follow.
 
-        The state of a recurrent layer of as many layers as a part has samples would else be joined along its layers.
+        The state of a recurrent layer of as many layers as a part has samples would else be joined along its layers, and a mean
+        over the batch along its features.
         """
         arrays = backend.arrays
         found, nesting = tree.flatten(outputs)
-        doubtful = set()
-        for path, item in zip(nesting.paths("output"), found, strict=True):
-            if arrays.is_tensor(item) and self._rule(path, len(arrays.shape(item))) is None:
-                shape = tuple(arrays.shape(item))
-                if shape.count(self.size) > 1 and (path, shape) not in self.settled:
-                    doubtful.add((path, shape))
+        new = {
+            (path, tuple(arrays.shape(item)))
+            for path, item in zip(nesting.paths("output"), found, strict=True)
+            if arrays.is_tensor(item) and self._rule(path, len(arrays.shape(item))) is None
+        } - self.settled
+        doubtful = {(path, shape) for path, shape in new if shape.count(self.size) > 1}
+        if doubtful != new and self._is_a_width(backend, blocks, leaves):
+            doubtful |= {(path, shape) for path, shape in new if self.size in shape}
+        self.settled |= new - doubtful
         if not doubtful:
             return
         length = self.size - 1 or 2
@@ -318,6 +323,16 @@ class Parts(Rerun):
             if path in shapes:
                 self._require_batch(path, shapes[path], length)
         self.settled |= doubtful
+
+    def _is_a_width(self, backend: Backend, blocks: list[Block], leaves: Sequence[Any]) -> bool:
+        """Whether a part has as many samples as an axis of a parameter, or another one of an argument, is long."""
+        arrays = backend.arrays
+        axes = [arrays.shape(tensor) for block in blocks for tensor in block.parameters.values()]
+        for leaf in leaves:
+            if arrays.is_tensor(leaf):
+                shape = tuple(arrays.shape(leaf))
+                axes.append(shape[: self.axis] + shape[self.axis + 1 :])
+        return any(self.size in shape for shape in axes)
 
     def _require_batch(self, path: str, shape: tuple[int, ...], size: int) -> None:
         if len(shape) <= self.axis or shape[self.axis] != size:

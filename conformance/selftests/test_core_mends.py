@@ -27,6 +27,7 @@ class Counting(dict):
 
 
 def test_a_mapping_is_forgotten_once_not_once_for_each_of_its_tensors(monkeypatch):
+    gc.collect()  # what earlier tests left would be forgotten meanwhile
     memories = Counting(wrapping._memories)
     monkeypatch.setattr(wrapping, "_memories", memories)
     tensors = {f"p{index}": Parameter(np.ones(1, "float32")) for index in range(50)}

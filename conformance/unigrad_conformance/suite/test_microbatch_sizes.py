@@ -15,17 +15,17 @@ pytestmark = pytest.mark.clause("M3")
 
 def lengths(samples, batch, size, axis=0):
     """Return the lengths of the parts that a function sees, in order."""
-    weight = samples.leaf(array(1))
+    weight = samples.leaf(array(5))  # no part is as long, which would cost one more run
     seen = []
 
     def function(x):
         seen.append(to_numpy(x).shape[axis])
-        return x * weight
+        return x * samples.operations.sum(weight)
 
     shape = (batch, 3) if axis == 0 else (3, batch)
     split = unigrad.microbatch(function, size, blocks=unigrad.wrap({"weight": weight}), batch_axis=axis)
     found = to_numpy(split(samples.tensor(array(*shape))))
-    same_bits({"y": found}, {"y": array(*shape) * array(1)})
+    same_bits({"y": found}, {"y": array(*shape) * to_numpy(samples.operations.sum(weight))})
     return seen
 
 
@@ -185,6 +185,18 @@ def test_an_output_whose_batch_axis_is_another_one_of_the_same_length_is_an_erro
     split = unigrad.microbatch(function, 2, blocks=block, combine="sum")
     with pytest.raises(ArgumentError, match=r"output.*\(2, 1, 3\) for a part of 1 samples"):
         split(x)
+
+
+def test_a_mean_over_the_batch_is_no_output_with_a_batch_axis(samples):
+    """Its features, as many as a part has samples, are not joined as if they were samples."""
+    weight = samples.leaf(array(2))
+
+    def function(x):
+        return samples.operations.sum(x * weight, 0)
+
+    split = unigrad.microbatch(function, 2, blocks=unigrad.wrap({"weight": weight}))
+    with pytest.raises(ArgumentError, match=r"output has shape \(2,\) for a part of 1 samples"):
+        split(samples.tensor(array(6, 2)))
 
 
 def test_an_output_that_is_square_by_chance_costs_one_run_at_the_first_call(samples):

@@ -155,7 +155,9 @@ def spoil_by_loss(state):
 
 
 def spoil_setting(state):
-    del state[min(set(state) - {"served"})]  # what belongs to no single parameter comes first, where there is such a thing
+    del state[
+        min(set(state) - {"served"})
+    ]  # what belongs to no single parameter comes first, where there is such a thing
 
 
 def spoil_entry_shape(state):

@@ -158,6 +158,12 @@ class Optimizer:
             raise ArgumentTypeError(
                 f"the factory returned a {type(native).__name__}, not an optimizer of {self.backend.spec.name}"
             )
+        held = primitive.served(native)
+        if set(map(id, held)) != set(map(id, parameters.values())):
+            raise ArgumentError(
+                f"the factory was given {len(parameters)} parameters, and its optimizer serves {len(held)}, not all of them or others; it "
+                "is to serve exactly those that it is given; freeze what is not to be trained"
+            )
         return native, self._make_schedule(native) if self._make_schedule is not None else None
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:

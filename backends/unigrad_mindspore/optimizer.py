@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import nn
 from mindspore.experimental import optim as experimental
 
-from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentTypeError, UnsupportedError
 from unigrad_mindspore.arrays import equal
 from unigrad_mindspore.dispatch import paused
 from unigrad_mindspore.kernels import explained, settle
@@ -23,7 +23,7 @@ from unigrad_mindspore.slots import read, settings_from, slots_of, write
 from unigrad_mindspore.tape import no_record
 from unigrad_mindspore.versions import written
 
-__all__ = ["create", "extend", "is_optimizer", "set_state_of", "state_of", "step"]
+__all__ = ["create", "extend", "is_optimizer", "served", "set_state_of", "state_of", "step"]
 
 _KINDS = (nn.Optimizer, experimental.Optimizer)
 _SERVED = "_unigrad_served"
@@ -94,11 +94,6 @@ def _make(factory: Callable[..., Any], parameters: list[Any]) -> Any:
             f"the factory returned {type(made).__name__}, not an optimizer of mindspore; pass for example "
             "lambda parameters: nn.SGD(parameters, learning_rate=0.1)"
         )
-    if sorted(map(id, made.parameters)) != sorted(map(id, parameters)):
-        raise ArgumentError(
-            f"the factory was given {len(parameters)} parameters, and its optimizer serves {len(made.parameters)}; it is to serve exactly "
-            "those that it is given"
-        )
     return made
 
 
@@ -113,6 +108,12 @@ def _unique_names(parameters: Sequence[Any]) -> Iterator[None]:
     finally:
         for parameter, name in zip(parameters, before, strict=True):
             parameter.name = name
+
+
+def served(optimizer: Any) -> list[Any]:
+    """Return the parameters of all natives."""
+    natives: list[Any] = vars(optimizer)[_SERVED].natives
+    return [parameter for native in natives for parameter in native.parameters]
 
 
 def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:

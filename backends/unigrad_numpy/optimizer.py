@@ -10,7 +10,7 @@ import numpy as np
 from unigrad_numpy.optim import Optimizer
 from unigrad_numpy.tensor import Tensor
 
-__all__ = ["create", "extend", "is_optimizer", "set_state_of", "state_of", "step"]
+__all__ = ["create", "extend", "is_optimizer", "served", "set_state_of", "state_of", "step"]
 
 
 def is_optimizer(obj: object) -> bool:
@@ -21,6 +21,11 @@ def is_optimizer(obj: object) -> bool:
 def create(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
     """Return the optimizer that ``factory`` makes for the list of parameters."""
     return factory(list(parameters.values()))
+
+
+def served(optimizer: Any) -> list[Any]:
+    """Return the parameters."""
+    return list(optimizer.parameters)
 
 
 def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:

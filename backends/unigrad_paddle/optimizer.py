@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,7 +42,7 @@ def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
 
     The factory makes another optimizer for the new ones, whose groups join those of the same position.
     """
-    known = {id(parameter) for parameter in _served(optimizer)}
+    known = set(map(id, served(optimizer)))
     new = [parameter for parameter in parameters.values() if id(parameter) not in known]
     if not new:
         return
@@ -64,18 +64,16 @@ def _grouped(optimizer: Any) -> bool:
     return bool(groups) and isinstance(groups[0], dict)
 
 
-def _served(optimizer: Any) -> Iterator[Any]:
-    for group in optimizer._param_groups or ():
-        if isinstance(group, dict):
-            yield from group["params"]
-        else:
-            yield group
+def served(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups."""
+    groups = optimizer._param_groups or ()
+    return [one for group in groups for one in (group["params"] if isinstance(group, dict) else [group])]
 
 
 def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
     """Do one step with the given gradients; parameters without one do not move; every ``.grad`` is as it was."""
     places = {id(parameter): parameter for parameter, _ in gradients}
-    places |= {id(parameter): parameter for parameter in _served(optimizer)}
+    places |= {id(parameter): parameter for parameter in served(optimizer)}
     before = [(parameter, take(parameter)) for parameter in places.values()]
     try:
         for parameter, gradient in gradients:

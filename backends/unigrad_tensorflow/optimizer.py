@@ -18,7 +18,7 @@ from unigrad.errors import ArgumentTypeError
 from unigrad_tensorflow.arrays import value
 from unigrad_tensorflow.private import raw, stop_recording
 
-__all__ = ["create", "extend", "is_optimizer", "set_state_of", "state_of", "step"]
+__all__ = ["create", "extend", "is_optimizer", "served", "set_state_of", "state_of", "step"]
 
 
 class _Group:
@@ -88,9 +88,9 @@ def _make(factory: Callable[..., Any], parameters: Sequence[Any]) -> Any:
 
 def create(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
     """Return the optimizer that ``factory`` makes, built for the parameters."""
-    served = list(parameters.values())
-    made = _make(factory, served)
-    _made[made] = _Made(factory, _Group(made, served))
+    given = list(parameters.values())
+    made = _make(factory, given)
+    _made[made] = _Made(factory, _Group(made, given))
     return made
 
 
@@ -100,6 +100,11 @@ def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     new = [parameter for parameter in parameters.values() if made.group_of(parameter) is None]
     if new:
         made.groups.append(_Group(_make(made.factory, new), new))
+
+
+def served(optimizer: Any) -> list[Any]:
+    """Return the parameters that it and the further ones of its factory are given; Keras' optimizers are made without any."""
+    return [parameter for group in _made[optimizer].groups for parameter in group.served.values()]
 
 
 def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:

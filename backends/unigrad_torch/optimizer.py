@@ -38,6 +38,11 @@ def create(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
     return made
 
 
+def served(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     """Make the optimizer serve more parameters.
 
@@ -45,7 +50,7 @@ def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     same settings, whatever a schedule has made of these since, or becomes a new one. State is taken over (Adagrad has
     one before its first step).
     """
-    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    known = set(map(id, served(optimizer)))
     new = [parameter for parameter in parameters.values() if id(parameter) not in known]
     if not new:
         return

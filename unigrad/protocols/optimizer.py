@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 __all__ = ["OptimizerModule"]
@@ -19,6 +19,9 @@ class OptimizerModule(Protocol):
 
     def extend(self, optimizer: Any, parameters: Mapping[str, Any]) -> None:
         """Make the native optimizer serve more parameters, with the settings of its factory."""
+
+    def served(self, optimizer: Any) -> Collection[Any]:
+        """Return the native parameters that the optimizer serves, as ``create`` and ``extend`` were given them."""
 
     def step(self, optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
         """Do one native step with ``(parameter, gradient)`` pairs; a parameter with None does not move.

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unigrad
+from unigrad.errors import ArgumentError
 from unigrad.protocols import Capability
 from unigrad_conformance.suite.block_problems import branches, collect, squares
 from unigrad_conformance.suite.optimizer_problems import OPTIMIZERS, Reference, values_of
@@ -57,6 +58,26 @@ def test_any_pattern_of_absent_gradients_follows_the_formula(samples, kind, step
                 assert to_numpy(block.parameters[name]).tobytes() == before[name].tobytes()
             # about fifty roundings of values up to 3
             np.testing.assert_allclose(to_numpy(block.parameters[name]), reference.values[name], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["fewer", "others"])
+def test_an_optimizer_for_other_parameters_is_refused(samples, others):
+    """Else a step moves nothing without a word; an optimizer that takes no parameters, as in Keras, serves those that it is given."""
+    block = unigrad.wrap({"a": samples.leaf(array(2)), "b": samples.leaf(array(3))})
+    make, stranger = samples.sgd(0.5), samples.leaf(array(2, seed=1))
+    optimizer = unigrad.Optimizer(block, lambda parameters: make([stranger] if others else parameters[:1]))
+    collector = collect(block, squares(samples, *block.parameters.values()))
+    before = values_of(block)
+    message = ""
+    try:
+        collector.apply(optimizer)
+    except ArgumentError as error:
+        message = str(error)
+    if message:
+        assert "to serve exactly those that it is given" in message
+        assert optimizer.native is None
+    for name, value in values_of(block).items():
+        np.testing.assert_array_equal(value, before[name] if message else 0 * before[name])  # x - 0.5 * 2 x
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -18,6 +18,10 @@ def create(factory: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
     return factory(list(parameters.values()))
 
 
+def served(optimizer: Any) -> list[Any]:
+    return list(optimizer.parameters)
+
+
 def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     optimizer.parameters.extend(parameters.values())
 

@@ -158,11 +158,12 @@ class Optimizer:
             raise ArgumentTypeError(
                 f"the factory returned a {type(native).__name__}, not an optimizer of {self.backend.spec.name}"
             )
-        held = primitive.served(native)
-        if set(map(id, held)) != set(map(id, parameters.values())):
+        held, given = set(map(id, primitive.served(native))), set(map(id, parameters.values()))
+        if not held or not held <= given:
             raise ArgumentError(
-                f"the factory was given {len(parameters)} parameters, and its optimizer serves {len(held)}, not all of them or others; it "
-                "is to serve exactly those that it is given; freeze what is not to be trained"
+                f"the factory was given {len(given)} parameters, and its optimizer serves "
+                f"{'none of them' if held.isdisjoint(given) else 'others too'}; it is to be made for those that it is given, e.g. "
+                "lambda parameters: SGD(parameters, lr=0.1)"
             )
         return native, self._make_schedule(native) if self._make_schedule is not None else None
 

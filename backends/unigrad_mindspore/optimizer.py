@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import nn
 from mindspore.experimental import optim as experimental
 
-from unigrad.errors import ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from unigrad_mindspore.arrays import equal
 from unigrad_mindspore.dispatch import paused
 from unigrad_mindspore.kernels import explained, settle
@@ -93,6 +93,11 @@ def _make(factory: Callable[..., Any], parameters: list[Any]) -> Any:
         raise ArgumentTypeError(
             f"the factory returned {type(made).__name__}, not an optimizer of mindspore; pass for example "
             "lambda parameters: nn.SGD(parameters, learning_rate=0.1)"
+        )
+    if sorted(map(id, made.parameters)) != sorted(map(id, parameters)):
+        raise ArgumentError(
+            f"the factory was given {len(parameters)} parameters, and its optimizer serves {len(made.parameters)}; it is to serve exactly "
+            "those that it is given"
         )
     return made
 

@@ -60,12 +60,12 @@ def test_any_pattern_of_absent_gradients_follows_the_formula(samples, kind, step
             np.testing.assert_allclose(to_numpy(block.parameters[name]), reference.values[name], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("others", [False, True], ids=["fewer", "others"])
-def test_an_optimizer_for_other_parameters_is_refused(samples, others):
+@pytest.mark.parametrize("too", [False, True], ids=["others", "others-too"])
+def test_an_optimizer_for_other_parameters_is_refused(samples, too):
     """Else a step moves nothing without a word; an optimizer that takes no parameters, as in Keras, serves those that it is given."""
     block = unigrad.wrap({"a": samples.leaf(array(2)), "b": samples.leaf(array(3))})
     make, stranger = samples.sgd(0.5), samples.leaf(array(2, seed=1))
-    optimizer = unigrad.Optimizer(block, lambda parameters: make([stranger] if others else parameters[:1]))
+    optimizer = unigrad.Optimizer(block, lambda parameters: make([*parameters, stranger] if too else [stranger]))
     collector = collect(block, squares(samples, *block.parameters.values()))
     before = values_of(block)
     message = ""
@@ -74,7 +74,7 @@ def test_an_optimizer_for_other_parameters_is_refused(samples, others):
     except ArgumentError as error:
         message = str(error)
     if message:
-        assert "to serve exactly those that it is given" in message
+        assert "those that it is given" in message
         assert optimizer.native is None
     for name, value in values_of(block).items():
         np.testing.assert_array_equal(value, before[name] if message else 0 * before[name])  # x - 0.5 * 2 x

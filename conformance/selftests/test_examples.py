@@ -98,16 +98,22 @@ def test_loss_curves_agree(dtype, bound, tmp_path):
         assert abs(left - right) <= bound * abs(left)
 
 
+def losses(backend, folder):
+    target = folder / f"{backend}.json"
+    done = run("train_digits.py", backend, "--dropout", "0", "--epochs", "3", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "auxiliary.weight, auxiliary.bias" in done.stdout
+    return [epoch["loss"] for epoch in json.loads(target.read_text())["epochs"]]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return losses("numpy", tmp_path_factory.mktemp("reference"))
+
+
 @pytest.mark.parametrize("backend", OTHERS)
-def test_the_loss_curve_of_every_backend_is_that_of_the_reference(backend, tmp_path):
-    curves = []
-    for name in ("numpy", backend):
-        target = tmp_path / f"{name}.json"
-        done = run("train_digits.py", name, "--dropout", "0", "--epochs", "3", "--json", str(target))
-        assert done.returncode == 0, done.stderr
-        assert "auxiliary.weight, auxiliary.bias" in done.stdout
-        curves.append([epoch["loss"] for epoch in json.loads(target.read_text())["epochs"]])
-    for left, right in zip(*curves, strict=True):
+def test_the_loss_curve_of_every_backend_is_that_of_the_reference(backend, reference, tmp_path):
+    for left, right in zip(reference, losses(backend, tmp_path), strict=True):
         assert abs(left - right) <= 1e-4 * abs(left)  # as above
 
 

@@ -153,7 +153,7 @@ def test_readme_has_the_two_commands():
     start = "python -m venv .venv && . .venv/bin/activate && pip install"
     assert commands == [
         f"{start} '.[check]' && unigrad check",
-        f"{start} -c constraints.txt '.[all,dev]' && pytest",
+        f"{start} -c constraints.txt '.[all,dev]' && pytest -n auto --dist loadfile",
     ]
 
 

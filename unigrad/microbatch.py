@@ -55,8 +55,8 @@ def microbatch(
         of any shape.
     verify
         Whether each call first probes, by three unrecorded runs, that samples do not depend on each other, and that the batch axis
-        of the outputs is one. Without it, where a part has as many samples as an axis of a parameter, or another axis of an argument
-        or output, is long, outputs are looked at in one unrecorded run of another length, at the first such call.
+        of the outputs is one. Without it the first call looks at the batch axis alone, in one unrecorded run of another length, unless its
+        last part has one.
     allow_coupled
         Whether layers that couple samples (batch normalization in training) may run with the statistics of each part.
 
@@ -121,7 +121,7 @@ class Parts(Rerun):
         self.combine = combine
         self.probe = verify
         self.allow_coupled = allow_coupled
-        self.settled: set[tuple[str, tuple[int, ...]]] = set()
+        self.settled: set[tuple[str, int]] = set()
 
     def apply(
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -156,7 +156,7 @@ class Parts(Rerun):
             with guard:
                 outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify, shared))
         if batch > self.size and batch % self.size == 0:
-            self._tell_axes_apart(backend, function, blocks, leaves, part, outputs[0])
+            self._tell_axes_apart(backend, function, blocks, part, outputs[0])
         return self._merge(backend, outputs, [stop - start for start, stop in ranges])
 
     def _which(
@@ -285,54 +285,37 @@ class Parts(Rerun):
         backend: Backend,
         function: Callable[..., Any],
         blocks: list[Block],
-        leaves: Sequence[Any],
         part: Callable[[int, int], tuple[tuple[Any, ...], dict[str, Any]]],
         outputs: Any,
     ) -> None:
-        """Where an axis as long as a part may be another one, run a part of another length, once: the batch axis must follow.
+        """Run a part of another length, once for each output: its batch axis must follow.
 
-        The state of a recurrent layer of as many layers as a part has samples would else be joined along its layers, and a mean
-        over the batch along its features.
+        Where all parts have one length, an axis that is as long by chance would else be joined as if it were the batch: the layers of a
+        recurrent layer's state, the features of a mean over the batch.
         """
-        arrays = backend.arrays
-        found, nesting = tree.flatten(outputs)
-        new = {
-            (path, tuple(arrays.shape(item)))
-            for path, item in zip(nesting.paths("output"), found, strict=True)
-            if arrays.is_tensor(item) and self._rule(path, len(arrays.shape(item))) is None
-        } - self.settled
-        doubtful = {(path, shape) for path, shape in new if shape.count(self.size) > 1}
-        if doubtful != new and self._is_a_width(backend, blocks, leaves):
-            doubtful |= {(path, shape) for path, shape in new if self.size in shape}
-        self.settled |= new - doubtful
-        if not doubtful:
+        new = self._lengths(backend, outputs).keys() - self.settled
+        if not new:
             return
         length = self.size - 1 or 2
         args, kwargs = part(0, length)
         try:
             with _Untouched(backend, blocks), backend.tape.no_record():
-                found, nesting = tree.flatten(function(*args, **kwargs))
+                shapes = self._lengths(backend, function(*args, **kwargs))
         except Exception:  # a function may take parts of this length only; its other parts have run
             return
-        shapes = {
-            path: tuple(arrays.shape(item))
-            for path, item in zip(nesting.paths("output"), found, strict=True)
-            if arrays.is_tensor(item)
-        }
-        for path, _ in doubtful:
-            if path in shapes:
-                self._require_batch(path, shapes[path], length)
-        self.settled |= doubtful
+        for key in new & shapes.keys():
+            self._require_batch(key[0], shapes[key], length)
+        self.settled |= new
 
-    def _is_a_width(self, backend: Backend, blocks: list[Block], leaves: Sequence[Any]) -> bool:
-        """Whether a part has as many samples as an axis of a parameter, or another one of an argument, is long."""
-        arrays = backend.arrays
-        axes = [arrays.shape(tensor) for block in blocks for tensor in block.parameters.values()]
-        for leaf in leaves:
-            if arrays.is_tensor(leaf):
-                shape = tuple(arrays.shape(leaf))
-                axes.append(shape[: self.axis] + shape[self.axis + 1 :])
-        return any(self.size in shape for shape in axes)
+    def _lengths(self, backend: Backend, outputs: Any) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Return the shapes of the outputs that are joined, by path and number of axes."""
+        found, nesting = tree.flatten(outputs)
+        shapes = [
+            (path, tuple(backend.arrays.shape(item)))
+            for path, item in zip(nesting.paths("output"), found, strict=True)
+            if backend.arrays.is_tensor(item)
+        ]
+        return {(path, len(shape)): shape for path, shape in shapes if self._rule(path, len(shape)) is None}
 
     def _require_batch(self, path: str, shape: tuple[int, ...], size: int) -> None:
         if len(shape) <= self.axis or shape[self.axis] != size:

@@ -248,7 +248,8 @@ def test_the_probe_leaves_the_random_streams(samples):
     same_bits(values[1], values[0])
 
 
-def test_without_the_probe_nothing_is_called_twice(samples):
+def test_without_the_probe_no_part_is_called_twice(samples):
+    """The first call alone looks, by one run of another length, whether the batch axis of the output is one."""
     weight = samples.leaf(array(3))
     calls = []
 
@@ -256,9 +257,11 @@ def test_without_the_probe_nothing_is_called_twice(samples):
         calls.append(to_numpy(x).shape)
         return x * weight
 
+    split = unigrad.microbatch(function, 2, blocks=unigrad.wrap({"weight": weight}))
     with samples.no_grad():
-        unigrad.microbatch(function, 2, blocks=unigrad.wrap({"weight": weight}))(samples.tensor(array(4, 3)))
-    assert calls == [(2, 3), (2, 3)]
+        split(samples.tensor(array(4, 3)))
+        split(samples.tensor(array(6, 3)))
+    assert calls == [(2, 3), (2, 3), (1, 3), (2, 3), (2, 3), (2, 3)]
 
 
 @pytest.mark.clause("M5")

@@ -43,9 +43,11 @@ def test_what_the_recompute_holds_falls_with_the_number_of_parts(samples):
     block = unigrad.wrap(samples.model(forward, layers={"inner": inner}))
     held = {}
     for parts in (1, 2, 4, 8, 16):
+        split = unigrad.microbatch(block, ROWS // parts)
+        split(x)  # the first call may look at the outputs in a run more
         meters.clear()
         with unigrad.GradientCollector(block) as collector:
-            y = unigrad.microbatch(block, ROWS // parts)(x)
+            y = split(x)
             assert len(meters) == parts
             collector.backward(samples.operations.sum(y))
         assert len(meters) == 2 * parts
@@ -74,7 +76,7 @@ def test_one_part_is_alive_at_a_time_in_backward(samples):
         y = split(samples.tensor(array(ROWS, WIDTH)))
         assert sum(check() for check in alive) == 0, "the forward keeps no inner activation"
         collector.backward(ops.sum(y))
-    assert len(alive) == 16
+    assert len(alive) == 8 + 1 + 8, "the parts, a look at the output's batch axis, the parts again"
     assert max(most) == 1
     assert sum(check() for check in alive) == 0
 

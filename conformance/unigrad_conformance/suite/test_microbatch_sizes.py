@@ -14,8 +14,8 @@ pytestmark = pytest.mark.clause("M3")
 
 
 def lengths(samples, batch, size, axis=0):
-    """Return the lengths of the parts that a function sees, in order."""
-    weight = samples.leaf(array(5))  # no part is as long, which would cost one more run
+    """Return the lengths of the parts that a function sees, in order, at a call that is not the first."""
+    weight = samples.leaf(array(5))
     seen = []
 
     def function(x):
@@ -24,8 +24,10 @@ def lengths(samples, batch, size, axis=0):
 
     shape = (batch, 3) if axis == 0 else (3, batch)
     split = unigrad.microbatch(function, size, blocks=unigrad.wrap({"weight": weight}), batch_axis=axis)
-    found = to_numpy(split(samples.tensor(array(*shape))))
-    same_bits({"y": found}, {"y": array(*shape) * to_numpy(samples.operations.sum(weight))})
+    for _ in range(2):
+        seen.clear()
+        found = to_numpy(split(samples.tensor(array(*shape))))
+        same_bits({"y": found}, {"y": array(*shape) * to_numpy(samples.operations.sum(weight))})
     return seen
 
 
@@ -125,7 +127,7 @@ def test_an_output_of_another_batch(samples):
         samples,
         lambda block, x: samples.operations.sum(x, 0),
         [samples.tensor(array(4, 3))],
-        r"output has shape \(3,\) for a part of 2 samples.*combine",
+        r"output has shape \(3,\) for a part of [12] samples.*combine",
     )
 
 
@@ -199,19 +201,31 @@ def test_a_mean_over_the_batch_is_no_output_with_a_batch_axis(samples):
         split(samples.tensor(array(6, 2)))
 
 
-def test_an_output_that_is_square_by_chance_costs_one_run_at_the_first_call(samples):
+def test_an_output_of_constant_length_has_no_batch_axis(samples):
+    """As many values as a part has samples, whatever the batch: no width of a parameter or an argument tells so."""
     weight = samples.leaf(array(3))
+
+    def function(x):
+        return x * weight, samples.tensor(array(4)) * samples.operations.sum(x)
+
+    split = unigrad.microbatch(function, 4, blocks=unigrad.wrap({"weight": weight}))
+    with pytest.raises(ArgumentError, match=r"output\[1\] has shape \(4,\) for a part of 3 samples"):
+        split(samples.tensor(array(8, 3)))
+
+
+def test_the_batch_axis_of_an_output_is_looked_at_once(samples):
+    weight = samples.leaf(array(1))
     calls = []
 
     def function(x):
-        calls.append(to_numpy(x).shape[0])
+        calls.append(to_numpy(x).shape)
         return x * weight
 
     split = unigrad.microbatch(function, 3, blocks=unigrad.wrap({"weight": weight}))
-    for _ in range(2):
-        found = to_numpy(split(samples.tensor(array(6, 3))))
-        same_bits({"y": found}, {"y": array(6, 3) * array(3)})
-    assert calls == [3, 3, 2, 3, 3]
+    for width in (3, 4):
+        found = to_numpy(split(samples.tensor(array(6, width))))
+        same_bits({"y": found}, {"y": array(6, width) * array(1)})
+    assert calls == [(3, 3), (3, 3), (2, 3), (3, 4), (3, 4)]
 
 
 def test_a_run_to_tell_axes_apart_leaves_random_numbers_and_buffers_alone(samples):

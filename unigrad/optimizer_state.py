@@ -11,6 +11,7 @@ import numpy as np
 
 from unigrad.errors import ArgumentTypeError, StateMismatchError, UnsupportedError
 from unigrad.protocols import Backend
+from unigrad.state import misfit
 from unigrad.table import Table
 
 __all__ = ["Saved", "collect", "parse"]
@@ -115,8 +116,8 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
         name = table.aliases.get(name, name)
         if not slash or name not in names or kind is None or entry not in entries:
             faults.append(f"{entry}: belongs to nothing that the optimizer served")
-        elif not isinstance(value, np.ndarray | np.generic):
-            faults.append(f"{entry}: a {type(value).__name__}, not a NumPy array")
+        elif fault := misfit(value):
+            faults.append(f"{entry}: {fault}")
         elif (value.dtype.name, value.shape) != entries[entry]:
             dtype, shape = entries[entry]
             faults.append(f"{entry}: {value.dtype.name} of shape {value.shape}, saved was {dtype} of shape {shape}")
@@ -148,7 +149,7 @@ def _described(
         }
         if not (isinstance(kind, str) if served else kind is None) or not all(served):
             raise ValueError(f"it is of {kind!r}")
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as cause:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as cause:
         raise StateMismatchError(
             f"these arrays are not what Optimizer.state() returned: {SERVED!r} is missing or spoilt; nothing was changed"
         ) from cause

@@ -184,7 +184,7 @@ def from_arrays(block: Block, arrays: Mapping[str, Any]) -> RandomState:
         return RandomState(
             block.backend, rng.from_portable(arrays["native"]), python, _from_bytes(arrays["numpy"]), generators
         )
-    except (ValueError, TypeError, KeyError, OverflowError) as cause:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as cause:
         raise StateMismatchError(f"the random state is spoilt, nothing was changed: {cause}") from cause
 
 

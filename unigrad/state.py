@@ -26,6 +26,7 @@ __all__ = [
     "describe",
     "load",
     "load_arrays",
+    "misfit",
     "prepare_arrays",
     "prepare_file",
     "read_file",
@@ -64,6 +65,8 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
     """Check everything; the returned function writes everything."""
     if not isinstance(arrays, Mapping):
         raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
+    if not isinstance(strict, bool):
+        raise ArgumentTypeError(f"strict is True or False, not {strict!r}")
     block.require_built()
     table = block.table()
     primitive = block.backend.arrays
@@ -76,8 +79,8 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
         if canonical not in wanted:
             unexpected.append(str(name))
             continue
-        if not isinstance(value, np.ndarray | np.generic):
-            faults.append(f"{name}: a {type(value).__name__}, not a NumPy array")
+        if fault := misfit(value):
+            faults.append(f"{name}: {fault}")
             continue
         array = np.asarray(value)
         target = wanted[canonical]
@@ -103,11 +106,28 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
         )
 
     def write() -> LoadReport:
-        for name, array in ready.items():
-            primitive.assign(wanted[name], array)
+        before: dict[str, np.ndarray[Any, Any]] = {}
+        try:
+            for name, array in ready.items():
+                before[name] = primitive.to_numpy(wanted[name])
+                primitive.assign(wanted[name], array)
+        except BaseException as cause:
+            *written, failed = before
+            for name in written:
+                primitive.assign(wanted[name], before[name])
+            if not isinstance(cause, Exception):
+                raise
+            raise StateMismatchError(f"{failed} can't be written, nothing was changed: {cause}") from cause
         return LoadReport(tuple(missing), tuple(unexpected))
 
     return write
+
+
+def misfit(value: Any) -> str:
+    """Return why a value is no array of a state; empty if it is one."""
+    if isinstance(value, np.ma.MaskedArray):
+        return "a masked array; what its masked values are to be is not said, fill them in first"
+    return "" if isinstance(value, np.ndarray | np.generic) else f"a {type(value).__name__}, not a NumPy array"
 
 
 def save(block: Block, path: Any) -> None:
@@ -198,7 +218,7 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
     """
     from safetensors.numpy import save as to_bytes
 
-    target = Path(path)
+    target = _path(path)
     contiguous = {name: np.array(array, order="C", copy=True) for name, array in arrays.items()}
     data = to_bytes(contiguous, metadata={"unigrad": json.dumps(dict(description))})
     if target.is_dir():
@@ -224,6 +244,12 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
         raise
 
 
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"the path of a file is a str or a Path, not a {type(path).__name__}")
+    return Path(path)
+
+
 def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     """Read what :func:`write_file` wrote.
 
@@ -239,7 +265,7 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
     """
     from safetensors import SafetensorError, safe_open
 
-    if Path(path).is_dir():
+    if _path(path).is_dir():
         raise StateFileError(f"{path} is a folder, not a file")
     try:
         with safe_open(str(path), framework="numpy") as stream:
@@ -252,7 +278,7 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
     try:
         description = json.loads(metadata["unigrad"])
         version = description["format"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateFileError(
             f"{path} is a safetensors file, but not one that unigrad wrote (it has no description of its contents); load it "
             "with safetensors.numpy.load_file and pass the arrays to load_state"

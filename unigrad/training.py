@@ -63,14 +63,28 @@ def save_training(
     block = wrap(block)
     _check_optimizer(optimizer, block)
     try:
-        extra = json.loads(json.dumps(dict(extra or {})))
-    except (TypeError, ValueError) as cause:
+        extra = dict(extra or {})
+        _check_keys(extra)
+        extra = json.loads(json.dumps(extra))
+    except (TypeError, ValueError, RecursionError) as cause:
         raise ArgumentTypeError(f"extra holds what JSON can: numbers, text, lists and mappings; {cause}") from cause
     parts = {state.BLOCK: state.collect(block), _RANDOM: random.to_arrays(block)}
     if optimizer is not None:
         parts[_OPTIMIZER] = optimizer.state()
     arrays = {prefix + name: array for prefix, part in parts.items() for name, array in part.items()}
     state.write_file(path, arrays, {**state.describe(block), "training": {"extra": extra}})
+
+
+def _check_keys(value: Any) -> None:
+    """Raise ``TypeError`` for a key that JSON would turn into text, as those of ``MultiStepLR``'s milestones, which then never come."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is a {type(key).__name__} and would come back as text")
+            _check_keys(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_keys(inner)
 
 
 def load_training(path: Any, block: Any, optimizer: Optimizer | None = None) -> dict[str, Any]:
@@ -117,8 +131,12 @@ def load_training(path: Any, block: Any, optimizer: Optimizer | None = None) -> 
         raise StateMismatchError(f"{path} was saved without an optimizer")
     write = state.prepare_file(block, path, parts[state.BLOCK], description, strict=True)
     use = optimizer.prepare(parts[_OPTIMIZER]) if optimizer is not None else None
-    _restore(random.from_arrays(block, parts[_RANDOM]), block)
-    write()
+    before = _restore(random.from_arrays(block, parts[_RANDOM]), block)
+    try:
+        write()
+    except BaseException:
+        before.restore()
+        raise
     if use is not None:
         use()
     return dict(training["extra"])
@@ -134,10 +152,12 @@ def _check_optimizer(optimizer: Any, block: Any) -> None:
         raise ArgumentError("the optimizer serves parameters that are not the block's")
 
 
-def _restore(wanted: random.RandomState, block: Any) -> None:
+def _restore(wanted: random.RandomState, block: Any) -> random.RandomState:
+    """Set the random state, and return what it was."""
     before = random.snapshot(block.backend, [generator for generator, _ in wanted.generators])
     try:
         wanted.restore()
     except Exception as cause:
         before.restore()
         raise StateMismatchError(f"the random state can't be set here, nothing was changed: {cause}") from cause
+    return before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,10 @@ FAULTS = {
     "objects": (lambda state: state.update({"left.bias": np.array([1, 2], object)}), r"left\.bias: dtype object"),
     "list": (lambda state: state.update({"left.bias": [1.0, 2.0]}), r"left\.bias: a list"),
     "none": (lambda state: state.update({"left.bias": None}), r"left\.bias: a NoneType"),
+    "masked": (
+        lambda state: state.update({"left.bias": np.ma.masked_array(np.array([1, 2], "float32"), mask=[False, True])}),
+        r"left\.bias: a masked array",
+    ),
     "name-no-string": (lambda state: state.update({3: np.zeros(2, "float32")}), r"3: the block has no such name"),
 }
 
@@ -162,7 +167,7 @@ def test_every_fault_is_listed_in_one_error(samples):
     assert state_bits(block) == before
 
 
-@pytest.mark.parametrize("fault", ["shape", "dtype", "objects", "list"])
+@pytest.mark.parametrize("fault", ["shape", "dtype", "objects", "list", "masked"])
 def test_a_loose_load_still_refuses_what_does_not_fit(samples, fault):
     block = unigrad.wrap(branches(samples))
     before = state_bits(block)
@@ -171,6 +176,35 @@ def test_a_loose_load_still_refuses_what_does_not_fit(samples, fault):
     with pytest.raises(StateMismatchError, match=FAULTS[fault][1]):
         block.load_state(state, strict=False)
     assert state_bits(block) == before
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("this memory can't be written"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
+def test_a_write_that_fails_half_way_changes_nothing(samples, backend, monkeypatch, error):
+    block = unigrad.wrap(branches(samples))
+    before = state_bits(block)
+    state = {name: values + 1 for name, values in block.state().items()}
+    write, failing = backend.arrays.assign, block.parameters["left.weight"]
+
+    def refusing(tensor, array):
+        if tensor is failing:
+            raise error
+        write(tensor, array)
+
+    monkeypatch.setattr(backend.arrays, "assign", refusing)
+    expected = StateMismatchError if isinstance(error, Exception) else type(error)
+    with pytest.raises(expected, match=r"left\.weight.*nothing was changed" if isinstance(error, Exception) else None):
+        block.load_state(state)
+    monkeypatch.undo()
+    assert state_bits(block) == before
+
+
+def test_strict_is_true_or_false(samples):
+    block = unigrad.wrap(branches(samples))
+    wrong: Any = "no"
+    with pytest.raises(ArgumentTypeError, match="strict is True or False, not 'no'"):
+        block.load_state(block.state(), strict=wrong)
 
 
 def test_a_loose_load_reports_what_was_missing_and_unexpected(samples):

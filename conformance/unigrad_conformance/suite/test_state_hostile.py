@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unigrad
-from unigrad.errors import StateFileError, StateMismatchError
+from unigrad.errors import ArgumentTypeError, StateFileError, StateMismatchError
 from unigrad_conformance.suite.block_problems import state_bits
 from unigrad_conformance.suite.problems import dense, mlp
 
@@ -154,9 +154,17 @@ def test_a_spoilt_description_is_an_error_of_our_own(backend, block, path, kind)
     refused(block, path, (StateFileError, StateMismatchError))
 
 
-def test_a_description_that_is_no_json_is_refused(block, path):
-    safetensors.numpy.save_file(block.state(), path, {"unigrad": "{format: 1"})
+@pytest.mark.parametrize("text", ["{format: 1", "[" * 100_000], ids=["spoilt", "deep"])
+def test_a_description_that_is_no_json_is_refused(block, path, text):
+    safetensors.numpy.save_file(block.state(), path, {"unigrad": text})
     refused(block, path)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"state", ["state"]], ids=["none", "number", "bytes", "list"])
+def test_what_is_no_path_is_a_type_error(block, wrong):
+    for use in (block.save, block.load):
+        with pytest.raises(ArgumentTypeError, match="path"):
+            use(wrong)
 
 
 def test_wrong_shapes_and_dtypes_of_a_file_are_listed(samples, block, path):

@@ -168,7 +168,12 @@ def spoil_entry_dtype(state):
     state[own_entry(state)] = state[own_entry(state)].astype("float16")
 
 
-SPOIL = [spoil_name, spoil_kind, spoil_shape, spoil_served, spoil_text]
+def spoil_mask(state):
+    name = next(name for name in state if name != "served")
+    state[name] = np.ma.masked_array(state[name], mask=True)
+
+
+SPOIL = [spoil_mask, spoil_name, spoil_kind, spoil_shape, spoil_served, spoil_text]
 SPOIL += [spoil_by_loss, spoil_setting, spoil_entry_shape, spoil_entry_dtype]
 
 
@@ -216,8 +221,9 @@ def test_what_the_program_adds_comes_back(samples, path):
     extra = {"step": 3, "rates": [0.1, 1e-300], "schedule": {"last_epoch": 2, "name": None}}
     unigrad.save_training(path, block, optimizer, extra)
     assert unigrad.load_training(path, block, optimizer) == extra
-    with pytest.raises(ArgumentTypeError, match="JSON"):
-        unigrad.save_training(path, block, optimizer, {"array": np.zeros(2)})
+    for wrong in ({"array": np.zeros(2)}, {"milestones": {30: 1}}, {"list": [{None: 1}]}):
+        with pytest.raises(ArgumentTypeError, match="JSON"):
+            unigrad.save_training(path, block, optimizer, wrong)
     assert unigrad.load_training(path, block, optimizer) == extra
 
 
@@ -289,6 +295,30 @@ def test_a_run_that_does_not_fit_changes_nothing(samples, backend, path, spoil):
     unigrad.seed(3)
     with pytest.raises(StateMismatchError, match="nothing was changed"):
         unigrad.load_training(path, block, optimizer)
+    assert everything(block, optimizer) == before
+    assert backend.arrays.to_numpy(ops.normal((8,))).tobytes() == expected
+
+
+def test_a_run_that_cannot_be_written_changes_nothing(samples, backend, path, monkeypatch):
+    block, optimizer = stepped(samples)
+    unigrad.save_training(path, block, optimizer)
+    step(samples, block, optimizer)
+    before = everything(block, optimizer)
+    unigrad.seed(3)
+    ops = samples.operations
+    expected = backend.arrays.to_numpy(ops.normal((8,))).tobytes()
+    unigrad.seed(3)
+    write, last = backend.arrays.assign, list(block.parameters.values())[-1]
+
+    def refusing(tensor, array):
+        if tensor is last:
+            raise RuntimeError("this memory can't be written")
+        write(tensor, array)
+
+    monkeypatch.setattr(backend.arrays, "assign", refusing)
+    with pytest.raises(StateMismatchError, match="nothing was changed"):
+        unigrad.load_training(path, block, optimizer)
+    monkeypatch.undo()
     assert everything(block, optimizer) == before
     assert backend.arrays.to_numpy(ops.normal((8,))).tobytes() == expected
 

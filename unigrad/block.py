@@ -14,6 +14,7 @@ from unigrad.freezing import Rules
 from unigrad.frozen import Frozen
 from unigrad.protocols import ArraysModule, Backend, Structure
 from unigrad.table import Table, table_of
+from unigrad.unpickled import Unpickled
 
 __all__ = ["Block", "Memory"]
 
@@ -33,7 +34,7 @@ class Memory:
     expected: set[str] = field(default_factory=set)
 
 
-class Block:
+class Block(Unpickled):
     """A native model with named parameters; made by :func:`wrap`.
 
     Attributes
@@ -49,6 +50,8 @@ class Block:
     -----
     Calling the block is the native call plus the block's mode. Clauses B1 to B9.
     """
+
+    _instead = "write its state with save(path), or copy.deepcopy a block of one model"
 
     def __init__(self, native: Any, backend: Backend, memory: Memory) -> None:
         self.native = native
@@ -303,6 +306,9 @@ class Block:
     def load(self, path: Any, strict: bool = True) -> portable.LoadReport:
         """Read what :meth:`save` wrote; ``StateFileError`` or ``StateMismatchError`` change nothing."""
         return portable.load(self, path, strict)
+
+    def __copy__(self) -> Block:
+        return self  # a model has one block
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Block:
         if self.native is None:

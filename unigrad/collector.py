@@ -25,6 +25,7 @@ from unigrad.losses import check_losses, check_weight, require_number, require_t
 from unigrad.protocols import Backend, Capability, Engine, Graph, NativeEngine
 from unigrad.recompute import in_recompute
 from unigrad.tracing import refuse_traced
+from unigrad.unpickled import Unpickled
 from unigrad.usage import Usage
 from unigrad.uses import Uses
 from unigrad.wrapping import wrap
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["GradientCollector"]
 
 
-class GradientCollector:
+class GradientCollector(Unpickled):
     """Collects the gradients of one block, of every loss given to :meth:`backward`.
 
     Parameters
@@ -72,6 +73,8 @@ class GradientCollector:
     >>> collector.gradients["weight"].numpy()
     array([4., 8.])
     """
+
+    _instead = "it belongs to its block and thread; read its gradients, which are copies already"
 
     def __init__(
         self,

@@ -10,12 +10,13 @@ import numpy as np
 from unigrad import optimizer_state
 from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from unigrad.protocols import Backend
+from unigrad.unpickled import Unpickled
 from unigrad.wrapping import wrap
 
 __all__ = ["Optimizer"]
 
 
-class Optimizer:
+class Optimizer(Unpickled):
     """A native optimizer made late: for the parameters registered at its first step, and later for further ones.
 
     Parameters
@@ -50,6 +51,10 @@ class Optimizer:
     >>> weight.numpy()
     array([0.8, 1.6])
     """
+
+    _instead = (
+        "make another for the other block and load_state(optimizer.state()), or write the whole run with save_training"
+    )
 
     def __init__(self, block: Any, factory: Callable[..., Any], schedule: Callable[[Any], Any] | None = None) -> None:
         self.block = wrap(block)

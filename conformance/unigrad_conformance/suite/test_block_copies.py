@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import unigrad
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Capability
 from unigrad_conformance.suite.block_problems import branches, collect, fill, norm_model, state_bits
+from unigrad_conformance.suite.optimizer_problems import OPTIMIZERS
 from unigrad_conformance.suite.problems import array, dense, mlp, to_numpy
 
 
@@ -148,3 +150,27 @@ def test_values_of_a_view_are_read_in_order(samples, backend):
     values = backend.arrays.to_numpy(ops.transpose(tensor, (1, 0)))
     assert values.flags.c_contiguous
     assert values.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.clause("B3", "G4")
+def test_what_is_not_pickled_or_copied_says_what_to_do(samples):
+    block = unigrad.wrap(mlp(samples, 3, 2))
+    joined = unigrad.join(part=block)
+    optimizer = unigrad.Optimizer(block, OPTIMIZERS["sgd"].factory(samples))
+    with unigrad.GradientCollector(block) as collector:
+        collector.backward(samples.operations.sum(block(samples.tensor(array(5, 3)))))
+        collector.apply(optimizer)
+        for thing, instead in (
+            (block, r"save\(path\)"),
+            (joined, r"save\(path\)"),
+            (collector, "gradients"),
+            (optimizer, "save_training"),
+        ):
+            with pytest.raises(UnsupportedError, match=instead):
+                pickle.dumps(thing)
+        for thing in (collector, optimizer):
+            for duplicate in (copy.copy, copy.deepcopy):
+                with pytest.raises(UnsupportedError, match="pickle or copy"):
+                    duplicate(thing)
+    assert copy.copy(block) is block
+    assert copy.copy(joined) is joined

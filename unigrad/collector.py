@@ -334,6 +334,8 @@ class GradientCollector(Unpickled):
             reached, outside = self._uses.split(graph, self._origins, self._watched)
         computed: dict[str, Any] = {}
         watched: dict[str, Any] = {}
+        if self._accumulate == "add" and self._store.values:
+            self._store.require_shapes(reached)
         if weight != 0:
             computed, watched = self._differentiate(graph, cotangents, reached, retain_graph, create_graph)
         elif not retain_graph:
@@ -422,7 +424,7 @@ class GradientCollector(Unpickled):
     def write_back(self) -> None:
         """Put the gradients where the framework's own tools look (``.grad``): own parameters only, none where there is none."""
         self._check_thread()
-        found = self.gradients
+        found = self._fitting()
         tape = self.backend.tape
         before = [(tensor, tape.native_gradient(tensor)) for tensor in self.block.parameters.values()]
         try:
@@ -445,7 +447,7 @@ class GradientCollector(Unpickled):
         BackendMismatchError
             If it belongs to another framework.
         ArgumentError
-            If it serves none of the block's parameters.
+            If it serves none of the block's parameters, or a parameter is of another shape or dtype than its gradient; nothing has moved.
         """
         from unigrad.optimizer import Optimizer
 
@@ -459,10 +461,25 @@ class GradientCollector(Unpickled):
             raise BackendMismatchError(
                 f"the optimizer belongs to {optimizer.backend.spec.name}, the collector to {self.backend.spec.name}"
             )
-        found = self.gradients
+        found = self._fitting()
         by_id = {id(tensor): found[name] for name, tensor in self.block.parameters.items() if name in found}
         self._judge(stacklevel=2)
         optimizer.step_by_id(by_id)
+
+    def _fitting(self) -> Gradients:
+        """Return the gradients; ``ArgumentError`` if a layer was replaced or converted since, so that one does not fit its parameter."""
+        found = self.gradients
+        shape, dtype = self.backend.arrays.shape, self.backend.arrays.dtype
+        for name, tensor in self.block.parameters.items():
+            if name not in found:
+                continue
+            gradient = found[name]
+            if shape(gradient) != shape(tensor) or dtype(gradient) != dtype(tensor):
+                raise ArgumentError(
+                    f"the gradient of {name!r} is {dtype(gradient)} of shape {shape(gradient)}, and the parameter is now {dtype(tensor)} "
+                    f"of shape {shape(tensor)}: it was replaced or converted since the backward; run forward and backward again"
+                )
+        return found
 
     def _complete(self) -> bool:
         """Whether all parameters were reached and none is frozen or still to be made, so that there is nothing to tell."""

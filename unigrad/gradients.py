@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
+from unigrad.errors import StaleGraphError
 from unigrad.protocols import Backend
 
 __all__ = ["Gradients", "Store"]
@@ -92,6 +93,16 @@ class Store:
         self.values: dict[str, Any] = {}
         self.halves: dict[str, str] = {}
         self.connected = False
+
+    def require_shapes(self, parameters: Mapping[str, Any]) -> None:
+        """Raise ``StaleGraphError`` for a parameter that is of another shape than the gradient it is to be added to."""
+        shape, values = self.backend.arrays.shape, self.values
+        for name, tensor in parameters.items():
+            if name in values and shape(values[name]) != shape(tensor):
+                raise StaleGraphError(
+                    f"parameter {name!r} was replaced by one of shape {shape(tensor)}, and its gradient so far has shape "
+                    f"{shape(values[name])}, so there is no sum of them; call zero() first, or enter a new collector"
+                )
 
     def add(self, new: Mapping[str, Any], weight: float | None) -> dict[str, Any]:
         """Return the sums with ``new`` (times ``weight``) added; half precision is added in float32."""

@@ -8,25 +8,36 @@ from typing import Any
 import tensorflow as tf
 
 from unigrad_tensorflow.graph import Leaf, is_cut, node_of
-from unigrad_tensorflow.private import should_record
+from unigrad_tensorflow.private import should_record_outside
 
-__all__ = ["foreign"]
+__all__ = ["foreign", "watched"]
 
 
-def foreign() -> Callable[[Any], bool]:
-    """Return a function that tells whether a tensor was made before now and needs a gradient."""
+def watched(tensor: Any) -> bool:
+    """Whether a tape that was opened before the region wants the gradient of a tensor."""
+    return should_record_outside([tensor])
+
+
+def foreign(others: bool) -> Callable[[Any], bool] | None:
+    """Return a function that tells whether a tensor was made before now and needs a gradient, None where none can.
+
+    Parameters
+    ----------
+    others
+        Whether a tape of somebody else records.
+    """
     if tf.executing_eagerly():
-        return lambda tensor: should_record([tensor])
+        return watched if others else None
     graph = tf.compat.v1.get_default_graph()
     count = len(graph.get_operations())
     older: set[int] = set()
 
     def needs(tensor: Any) -> bool:
         if not tf.is_symbolic_tensor(tensor):
-            return should_record([tensor])
+            return watched(tensor)
         if not older:
             older.update(id(operation) for operation in graph.get_operations()[:count])
-        return id(tensor.op) in older and _reaches(graph, tensor)
+        return id(tensor.op) in older and (watched(tensor) or _reaches(graph, tensor))
 
     return needs
 
@@ -44,7 +55,7 @@ def _reaches(graph: Any, tensor: Any) -> bool:
                 leaf = None if outer is None else node_of(outer)
                 if leaf is None or not isinstance(leaf, Leaf) or leaf.trainable():
                     return True
-            elif tensor.dtype.is_floating and (outer is None or node_of(outer) is not None or should_record([outer])):
+            elif tensor.dtype.is_floating and (outer is None or node_of(outer) is not None or watched(outer)):
                 return True
             continue
         if is_cut(operation.type):

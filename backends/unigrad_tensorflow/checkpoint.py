@@ -25,13 +25,14 @@ from unigrad.protocols import Region
 from unigrad.recompute import in_recompute
 from unigrad_tensorflow.arrays import is_variable, narrow, part_of
 from unigrad_tensorflow.calls import ambient, losses, mode
-from unigrad_tensorflow.captures import foreign
+from unigrad_tensorflow.captures import foreign, watched
 from unigrad_tensorflow.fingerprint import fingerprint
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
 from unigrad_tensorflow.ordering import Turn, turn
 from unigrad_tensorflow.parts import TOKEN, Link, dense, handed_on, operation
 from unigrad_tensorflow.private import (
     call_state,
+    captured,
     differentiated,
     identity,
     recorded_inside,
@@ -124,8 +125,8 @@ class _Call:
                 key: node for key, node in self.nodes.items() if node_of_key(self._arguments, key) is None
             }
             recorder.entering = self._entering(outer)
-            if outer is None and not in_recompute():
-                recorder.foreign = foreign()
+            if not in_recompute():
+                recorder.foreign = _foreign(outer, others)
             recorder.every = Replayable(self.region).check
             stack.enter_context(recorder)
             twins = stack.enter_context(inside())
@@ -145,7 +146,9 @@ class _Call:
         if in_recompute():
             return None  # the forward was looked at
         above = None if outer is None else outer.entering
-        function, arguments, serial = self.region.function, {id(tensor) for tensor in self._arguments}, self._serial
+        function, serial = self.region.function, self._serial
+        known = [*self._arguments, *map(captured, self._arguments)]
+        arguments = {id(tensor) for tensor in known}
 
         def entering(operation: str, tensor: Any, node: Any) -> None:
             if above is not None:
@@ -318,6 +321,13 @@ class _Index:
 
     def of(self, tensors: list[Any]) -> Any:
         return tensors[self.index]
+
+
+def _foreign(outer: Recorder | None, others: bool) -> Callable[[Any], bool] | None:
+    """Return what tells which tensors without a node need a gradient: those of tapes that no collector knows, or of the region around."""
+    if outer is None:
+        return foreign(others)
+    return outer.foreign or (watched if others else None)
 
 
 def _node(tensor: Any) -> Any:

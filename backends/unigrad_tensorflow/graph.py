@@ -241,6 +241,11 @@ class Recorder:
         self._watcher: Any = None
         self._undo: Callable[[], None] | None = None
 
+    def stand_in(self, region: Recorder) -> None:
+        """Look, beside its own work, for what the recorder of a region looks for: this one is told of what runs inside."""
+        self.above = region
+        self.entering, self.foreign, self.every = region.entering, region.foreign, region.every
+
     def renew(self) -> None:
         """Forget which variables were accessed."""
         if self._watcher is not None:
@@ -312,6 +317,9 @@ class Recorder:
             for tensor, captured in zip(outputs, inputs, strict=True):
                 if node_of(captured) is not None:
                     attach(tensor, node_of(captured))
+                elif self.foreign is not None and captured.dtype.is_floating and self.foreign(captured):
+                    assert self.entering is not None
+                    self.entering(operation, captured, None)
         elif outputs and not (stopped() and not self.within):
             below, _, _ = self._below(operation, inputs)
             if below and operation != READ:

@@ -44,6 +44,7 @@ __all__ = [
     "any_tape",
     "automatic_dependencies",
     "call_state",
+    "captured",
     "changed_inputs",
     "compiled_by_xla",
     "differentiable",
@@ -62,6 +63,7 @@ __all__ = [
     "restored",
     "set_seed_generator",
     "should_record",
+    "should_record_outside",
     "stop_recording",
     "stopped",
     "tell_no_more",
@@ -149,7 +151,7 @@ def recorded_inside() -> Iterator[None]:
         _inside.users += 1
         if _inside.users == 1:
             tf.GradientTape._push_tape, tf.GradientTape._pop_tape = _push, _pop
-    before, _inside.local.open = getattr(_inside.local, "open", None), 0
+    before, _inside.local.open = getattr(_inside.local, "open", None), []
     try:
         yield
     finally:
@@ -173,26 +175,46 @@ _inside = _Inside
 
 def _push(tape: Any) -> None:
     _inside.push(tape)
-    count = getattr(_inside.local, "open", None)
-    if count is not None and (count or stopped()):
-        _inside.local.open = count + 1
-        if not count:
+    tapes = getattr(_inside.local, "open", None)
+    if tapes is not None and (tapes or stopped()):
+        tapes.append(tape)
+        if len(tapes) == 1:
             pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
 
 
 def _pop(tape: Any) -> None:
     _inside.pop(tape)
-    count = getattr(_inside.local, "open", None)
-    if count:
-        _inside.local.open = count - 1
-        if count == 1:
+    tapes = getattr(_inside.local, "open", None)
+    if tapes and any(tape is known for known in tapes):
+        tapes[:] = [known for known in tapes if known is not tape]
+        if not tapes:
             pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+def captured(tensor: Any) -> Any:
+    """Return what stands for a tensor with values in the function that is being traced; a tensor of the function itself."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "capture") or tf.is_symbolic_tensor(tensor):
+        return tensor
+    return graph.capture(tensor)  # type: ignore[union-attr]  # of a function's graph
 
 
 def should_record(tensors: Sequence[Any]) -> bool:
     """Whether some tape of this thread has recorded what leads to one of the tensors, also while recording is stopped."""
     with unstopped():
         return bool(pywrap_tfe.TFE_Py_TapeSetShouldRecordBackprop(list(tensors)))
+
+
+def should_record_outside(tensors: Sequence[Any]) -> bool:
+    """As :func:`should_record`, but for the tapes that were opened inside of a region that runs."""
+    inner = list(getattr(_inside.local, "open", None) or ())
+    for tape in reversed(inner):
+        _inside.pop(tape)
+    try:
+        return should_record(tensors)
+    finally:
+        for tape in inner:
+            _inside.push(tape)
 
 
 def raw(variable: Any) -> Any:

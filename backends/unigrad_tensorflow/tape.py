@@ -47,6 +47,9 @@ class Region:
         self.epoch = self._begin(None)
         self._recorder = Recorder(self.epoch)
         self._recorder.used = self._used
+        around = current()
+        if around is not None and in_forward() is not None:
+            self._recorder.stand_in(around)
         self._recorder.__enter__()
 
     def _begin(self, around: Epoch | None) -> Epoch:

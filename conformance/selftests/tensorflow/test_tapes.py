@@ -1,5 +1,7 @@
 """Regions among the user's own tapes and accumulators, and what goes in or out that is no plain tensor (C5, C10, C12, C13)."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -49,6 +51,128 @@ def test_a_tape_inside_a_region_under_a_tape_outside(mode, collected):
     for one, two in zip(*found, strict=True):
         # A second derivative: sums of up to 16 products, in another order.
         np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+
+
+MADE = {
+    "computed": lambda x: x * 2.0,
+    "stopped": tf.stop_gradient,
+    "constant": lambda x: tf.constant(np.ones((4, 3), "float32")),
+    "the argument": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("followed", [False, True], ids=["data", "watched outside"])
+@pytest.mark.parametrize("what", MADE)
+def test_a_tape_inside_a_region_watches_what_the_region_made(what, followed, mode):
+    """C10: only what a tape outside wants is captured."""
+    net = model()
+
+    def penalized(x):
+        hidden = MADE[what](x)
+        return net(x) * tf.reduce_sum(tf.stop_gradient(slope(net, hidden)))
+
+    found = []
+    for run in (penalized, unigrad.checkpoint(penalized, blocks=[net])):
+
+        @MODES[mode]
+        def step(x, run=run):
+            with tf.GradientTape() as tape:
+                if followed:
+                    tape.watch(x)
+                loss = tf.reduce_sum(run(x))
+            wanted = [*([x] if followed else []), *(v.value for v in net.trainable_variables)]
+            return tape.gradient(loss, wanted)
+
+        found.append([value.numpy() for value in step(X)])
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(two, one)
+
+
+def _deep(net, run):
+    return unigrad.checkpoint(lambda x: unigrad.checkpoint(run, blocks=[])(net(x)), blocks=[net])
+
+
+def _collecting(net, run):
+    def function(x):
+        with unigrad.GradientCollector(net, on_unused="ignore"):
+            return run(net(x))
+
+    return unigrad.checkpoint(function, blocks=[net])
+
+
+CAPTURING = {
+    "a region": lambda net, run: lambda x: unigrad.checkpoint(run, blocks=[])(net(x)),
+    "a region inside a region": _deep,
+    "a collector inside a region": _collecting,
+    "parts": lambda net, run: unigrad.microbatch(lambda x: run(net(x)), blocks=[net], size=4),
+}
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["an argument of the function", "an array that it closes over"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("collected", [False, True], ids=["tape", "collector-in-tape"])
+@pytest.mark.parametrize("where", CAPTURING)
+def test_a_tensor_of_the_users_tape_is_found_where_it_is_captured(where, collected, mode, given):
+    """C10: its gradient would be lost in silence."""
+    net = model()
+
+    @MODES[mode]
+    def step(x):
+        x = x if given else X
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            factor = x[:, :2] * 2.0
+            run = CAPTURING[where](net, lambda value: value * factor)
+            with unigrad.GradientCollector(net, on_unused="ignore") if collected else contextlib.nullcontext():
+                loss = tf.reduce_sum(run(x))
+        return tape.gradient(loss, x)
+
+    with pytest.raises(unigrad.CapturedTensorError, match="stop_gradient"):
+        step(X)
+
+
+@pytest.mark.parametrize("size", [4, 400], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "wrap", [unigrad.checkpoint, lambda net: unigrad.microbatch(net, 2)], ids=["checkpoint", "parts"]
+)
+def test_an_array_that_a_traced_function_closes_over_is_an_argument_like_any_other(wrap, size):
+    """C5: TensorFlow puts a constant or a placeholder in its place, which may have been used before."""
+    net, x = model(), tf.constant(np.random.default_rng(0).standard_normal((size, 3)).astype("float32"))
+    found = []
+    for run in (net, wrap(net)):
+
+        @tf.function
+        def step(run=run):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                before = tf.reduce_sum(x**2)
+                loss = tf.reduce_sum(run(x)) + before
+            return tape.gradient(loss, [x, *(v.value for v in net.trainable_variables)])
+
+        found.append([value.numpy() for value in step()])
+    for one, two in zip(*found, strict=True):
+        # Sums over the batch, part by part.
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_collector_inside_a_region_hides_no_random_operation(mode):
+    """C12: that of TensorFlow's own kernels can't be replayed."""
+    net = model()
+
+    def noisy(x):
+        with unigrad.GradientCollector(net, on_unused="ignore"):
+            return net(x + tf.random.normal([4, 3]))
+
+    @MODES[mode]
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(unigrad.checkpoint(noisy, blocks=[net])(x))
+        return tape.gradient(loss, net.trainable_variables[0].value)
+
+    with pytest.raises(unigrad.UnsupportedError, match="RandomStandardNormal"):
+        step(X)
 
 
 @pytest.mark.parametrize("mode", MODES)

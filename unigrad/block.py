@@ -252,11 +252,11 @@ class Block(Unpickled):
         return Frozen(self.backend, self.inner, tuple(norms), tuple(buffers)) if norms or buffers else None
 
     def _frozen_norms(self, structure: Structure) -> list[Any]:
-        trainable = self.backend.block.trainable
+        trainable, computed = self.backend.block.trainable, self.backend.arrays.requires_gradient
         own: dict[str, list[bool]] = {path: [] for path in structure.norms}
         for entry in structure.parameters:
             if entry.layer in own and entry.tensor is not None:
-                own[entry.layer].append(trainable(entry.tensor))
+                own[entry.layer].append(trainable(entry.tensor) or computed(entry.tensor))
         named = {entry.layer for entry in structure.buffers if entry.name in self.memory.frozen_buffers}
         return [
             layer

@@ -21,7 +21,9 @@ from unigrad_torch.captures import edges, reached, refuse, registrations, sequen
 from unigrad_torch.compiled import refuse_compiled
 from unigrad_torch.fingerprint import fingerprint
 from unigrad_torch.marks import unnoticed
+from unigrad_torch.occupants import computed, put_back
 from unigrad_torch.precision import Precision
+from unigrad_torch.transforms import refuse_mapped, told_of_transforms
 
 __all__ = ["fingerprint", "run"]
 
@@ -81,6 +83,7 @@ class _Frame(Frame):
         with ExitStack() as contexts:
             contexts.enter_context(torch.inference_mode(False))  # a backward works under it too
             contexts.enter_context(self.region.replay())
+            contexts.enter_context(put_back(self.region.places))
             contexts.enter_context(self.precision.restored())
             contexts.enter_context(unnoticed())
             contexts.enter_context(torch.enable_grad())
@@ -102,8 +105,8 @@ class _Frame(Frame):
         return [name or "one of no module" for key, name in made.items() if key not in known]
 
     def border(self) -> set[tuple[Any, int]]:
-        """Return the edges at which the arguments enter the graph."""
-        return edges([tensor for _, tensor, _ in self.arguments])
+        """Return the edges at which the arguments, and parameters that are no leaves, enter the graph."""
+        return edges([tensor for _, tensor, _ in self.arguments]) | computed(self.region.places)
 
 
 def _forget(frame: weakref.ref[_Frame], thread: int, task: int) -> None:
@@ -122,6 +125,7 @@ def run(region: Region) -> Any:
     refuse_compiled("a checkpoint")
     if not torch.is_grad_enabled():
         return region.function(*region.args, **region.kwargs)
+    refuse_mapped("a checkpoint")
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():
         raise UnsupportedError(
             "a checkpoint does not work inside torch.func transforms, which allow no saved-tensor hooks"
@@ -129,7 +133,7 @@ def run(region: Region) -> Any:
     frame = _Frame(region)
     border, since = frame.border(), sequence_number()
     recorder = Forward(frame)
-    with registrations() as registered, receiving(recorder, _hooks):
+    with registrations() as registered, receiving(recorder, _hooks), told_of_transforms():
         outputs = region.function(*region.args, **region.kwargs)
     leaves, captured = reached(_tensors(outputs), border, None if in_recompute() else since)
     if captured is not None:

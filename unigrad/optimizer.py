@@ -73,6 +73,7 @@ class Optimizer(Unpickled):
         self._native: Any = None
         self._schedule: Any = None
         self._served: dict[int, tuple[str, Any]] = {}
+        self._dtypes: dict[int, str] = {}
         self._batches: list[list[Any]] = []
 
     @property
@@ -111,6 +112,8 @@ class Optimizer(Unpickled):
         ------
         ArgumentError
             If a name is not the block's, or a shape or dtype is not the parameter's; nothing has moved.
+        UnsupportedError
+            If a parameter was converted to another dtype while its state was not; nothing has moved.
         ArgumentTypeError
             If it is not a mapping.
         """
@@ -139,6 +142,7 @@ class Optimizer(Unpickled):
         own = {key: gradient for key, gradient in gradients.items() if key in table.name_of}
         if gradients and not own:
             raise ArgumentError("the optimizer serves another block: none of these gradients is of its parameters")
+        self._require_dtypes(own)
         registered = set(self.block.registered)
         trainable = self.backend.block.trainable
         fresh = {
@@ -152,9 +156,27 @@ class Optimizer(Unpickled):
             else:
                 primitive.extend(self._native, fresh)
             self._served.update({id(tensor): (name, tensor) for name, tensor in fresh.items()})
+            self._dtypes.update({id(tensor): self.backend.arrays.dtype(tensor) for tensor in fresh.values()})
             self._batches.append(list(fresh.values()))
         if self._native is not None and own:
             primitive.step(self._native, [(tensor, own.get(id(tensor))) for _, tensor in self._served.values()])
+
+    def _require_dtypes(self, own: Iterable[int]) -> None:
+        """Raise for a parameter that was converted while its state was not: some frameworks fail at it half-way through a step."""
+        arrays = self.backend.arrays
+        for key in own:
+            if key not in self._served:
+                continue
+            name, tensor = self._served[key]
+            was, now = self._dtypes[key], arrays.dtype(tensor)
+            if was != now and any(
+                arrays.is_tensor(value) and arrays.dtype(value) == was and arrays.shape(value) == arrays.shape(tensor)
+                for value in self.backend.optimizer.state_of(self._native, tensor).values()
+            ):
+                raise UnsupportedError(
+                    f"parameter {name!r} was converted from {was} to {now}, and what the optimizer holds for it is {was} still; nothing "
+                    "was moved, make a new Optimizer"
+                )
 
     def _create(self, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
         primitive = self.backend.optimizer
@@ -228,6 +250,7 @@ class Optimizer(Unpickled):
         def commit() -> None:
             self._native, self._schedule = native, schedule
             self._served = {id(tensor): (name, tensor) for batch in saved.batches for name, tensor in batch.items()}
+            self._dtypes = {key: self.backend.arrays.dtype(tensor) for key, (_, tensor) in self._served.items()}
             self._batches = [list(batch.values()) for batch in saved.batches]
 
         return commit

@@ -29,6 +29,7 @@ def collect(
         "optimizer": type(native).__qualname__ if native is not None else None,
         # Each time that parameters were added may have made a group of settings, so loading repeats it.
         "served": [[[name, list(shape(tensor))] for name, tensor in batch] for batch in batches],
+        "dtypes": {name: backend.arrays.dtype(tensor) for batch in batches for name, tensor in batch},
     }
     found: dict[str, np.ndarray[Any, Any]] = {}
     owners = [*(item for batch in batches for item in batch), ("", None)] if native is not None else []
@@ -89,7 +90,7 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
     """Check that a state has the form that :func:`collect` gives it and fits a block's parameters."""
     if not isinstance(arrays, Mapping):
         raise ArgumentTypeError(f"load_state takes a mapping of names to arrays, not a {type(arrays).__name__}")
-    kind, served, entries = _described(arrays)
+    kind, served, entries, dtypes = _described(arrays)
     faults = [f"{entry}: missing" for entry in entries if entry not in arrays]
     batches: list[dict[str, Any]] = []
     names: set[str] = {""}
@@ -102,6 +103,8 @@ def parse(arrays: Mapping[str, Any], table: Table, backend: Backend) -> Saved:
                 faults.append(f"{name}: the block has no such parameter")
             elif backend.arrays.shape(tensor) != wanted:
                 faults.append(f"{name}: shape {wanted}, the block has {backend.arrays.shape(tensor)}")
+            elif dtypes.get(saved_name) not in (None, backend.arrays.dtype(tensor)):
+                faults.append(f"{name}: of {dtypes[saved_name]}, the block has {backend.arrays.dtype(tensor)}")
             elif name in names:
                 faults.append(f"{name}: served twice")
             else:
@@ -136,7 +139,7 @@ _Shape = tuple[int, ...]
 
 def _described(
     arrays: Mapping[str, Any],
-) -> tuple[str | None, list[list[tuple[str, _Shape]]], dict[str, tuple[str, _Shape]]]:
+) -> tuple[str | None, list[list[tuple[str, _Shape]]], dict[str, tuple[str, _Shape]], dict[str, str]]:
     try:
         described = json.loads(np.asarray(arrays[SERVED], np.uint8).tobytes())
         kind = described["optimizer"]
@@ -147,10 +150,11 @@ def _described(
             str(entry): (str(dtype), tuple(int(size) for size in shape))
             for entry, (dtype, shape) in described["entries"].items()
         }
+        dtypes = {str(name): str(dtype) for name, dtype in described.get("dtypes", {}).items()}
         if not (isinstance(kind, str) if served else kind is None) or not all(served):
             raise ValueError(f"it is of {kind!r}")
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as cause:
         raise StateMismatchError(
             f"these arrays are not what Optimizer.state() returned: {SERVED!r} is missing or spoilt; nothing was changed"
         ) from cause
-    return kind, served, entries
+    return kind, served, entries, dtypes

@@ -1,11 +1,12 @@
 """Factories that make groups or leave parameters out, and models converted before the step (clauses R4, G18, G4)."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import unigrad
-from unigrad.errors import ArgumentError
+from unigrad.errors import ArgumentError, StateMismatchError, UnsupportedError
 
 
 def one_step(optimizer, leaves, name):
@@ -80,3 +81,39 @@ def test_a_model_converted_before_the_step_is_named():
             with pytest.raises(ArgumentError, match="float16"):
                 call()
     assert model.weight.grad is None
+
+
+def test_a_model_converted_after_a_step_moves_nothing():
+    """R4, G18: torch fails at the first moments, when the decay has moved the parameters already."""
+    block = unigrad.wrap(nn.Linear(2, 1))
+    optimizer = unigrad.Optimizer(block, lambda parameters: torch.optim.AdamW(parameters, lr=1.0))
+
+    def step():
+        with unigrad.GradientCollector(block) as collector:
+            collector.backward(block(torch.ones(1, 2, dtype=block.native.weight.dtype)).sum())
+            collector.apply(optimizer)
+
+    step()
+    saved = optimizer.state()
+    block.native.double()
+    before = block.state()
+    with pytest.raises(UnsupportedError, match=r"'weight' was converted from float32 to float64.*make a new Optimizer"):
+        step()
+    assert all(np.array_equal(before[name], value) for name, value in block.state().items())
+    with pytest.raises(StateMismatchError, match="weight: of float32, the block has float64"):
+        optimizer.load_state(saved)
+    block.native.float()
+    step()
+    assert optimizer.state()["weight/step"] == 2
+
+
+def test_a_converted_model_without_moments_goes_on():
+    block = unigrad.wrap(nn.Linear(2, 1))
+    optimizer = unigrad.Optimizer(block, lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    for convert in (nn.Module.float, nn.Module.double):
+        convert(block.native)
+        weight = block.native.weight.tolist()
+        with unigrad.GradientCollector(block) as collector:
+            collector.backward(block(torch.ones(1, 2, dtype=block.native.weight.dtype)).sum())
+            collector.apply(optimizer)
+        assert np.allclose(block.native.weight.tolist(), np.subtract(weight, 1), atol=1e-6)

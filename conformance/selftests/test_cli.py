@@ -78,6 +78,8 @@ def test_a_failure_exits_1_with_a_command_that_repeats_it(ready):
     [
         pytest.param(["fakee"], "no backend named 'fakee'; installed: ", id="unknown"),
         pytest.param(["fake", "fake"], "backend 'fake' is named twice", id="twice"),
+        pytest.param(["fake", "-k", "G99, G2"], "there is no clause G99; the clauses are A1, ", id="clause"),
+        pytest.param(["fake", "-k", "g2 or c4 or c77"], "there is no clause C77", id="clauses"),
         pytest.param(["../fake=python"], "is no NAME or NAME=PYTHON", id="path"),
         pytest.param(["fake", "--json", "absent/x.json"], "cannot write the file absent/x.json", id="json"),
         pytest.param(["fake", "--json", "."], "cannot write the file .: it is a folder", id="json-folder"),

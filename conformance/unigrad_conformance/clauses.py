@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from unigrad.errors import ArgumentError
 from unigrad.protocols import Capability, Guarantee
 
 __all__ = ["CLAUSES", "Clause", "clauses_named"]
@@ -117,6 +118,16 @@ CLAUSES: dict[str, Clause] = {
 
 
 def clauses_named(text: str) -> tuple[str, ...]:
-    """Return the clauses that a text names and nothing else, as ``"G1"``, ``"g1, c4"`` or ``"G1 or C4"``; else none."""
+    """Return the clauses that a text names and nothing else, as ``"G1"``, ``"g1, c4"`` or ``"G1 or C4"``; else none.
+
+    Raises
+    ------
+    ArgumentError
+        If it names clauses, one of which does not exist.
+    """
     words = [word.upper() for word in re.split(r"[\s,]+(?:or\s+)?", text.strip()) if word]
-    return tuple(dict.fromkeys(words)) if all(word in CLAUSES for word in words) else ()
+    unknown = [word for word in words if word not in CLAUSES]
+    if unknown and len(unknown) < len(words) and all(re.fullmatch(r"[A-Z]\d{1,2}", word) for word in unknown):
+        # As an expression over names of tests it would be something else in silence.
+        raise ArgumentError(f"there is no clause {' or '.join(unknown)}; the clauses are {', '.join(CLAUSES)}")
+    return () if unknown else tuple(dict.fromkeys(words))

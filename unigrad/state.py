@@ -265,14 +265,19 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
     """
     from safetensors import SafetensorError, safe_open
 
-    if _path(path).is_dir():
-        raise StateFileError(f"{path} is a folder, not a file")
+    file = _path(path)
     try:
-        with safe_open(str(path), framework="numpy") as stream:
+        with file.open("rb"):
+            pass  # safetensors says of what may not be read that it does not exist
+        with safe_open(str(file), framework="numpy") as stream:
             metadata = stream.metadata() or {}
             arrays = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # not a dict
     except FileNotFoundError as error:
         raise StateFileError(f"there is no file {path}") from error
+    except IsADirectoryError as error:
+        raise StateFileError(f"{path} is a folder, not a file") from error
+    except PermissionError as error:
+        raise StateFileError(f"{path} can't be read: {error.strerror}") from error
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StateFileError(f"{path} is not a whole safetensors file: {error}") from error
     try:

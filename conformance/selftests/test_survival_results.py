@@ -245,3 +245,15 @@ def test_a_hostile_text_in_results_moves_no_cursor(fake):
     assert process.returncode == 0
     assert not re.search(r"[^\n\x20-\x7e]", process.stdout)
     assert r"\x1b[2J\x1b]0;title\x07\x9b31m \udc9b" in process.stdout
+
+
+def test_a_folder_that_may_not_be_read_is_no_empty_one(folder, monkeypatch):
+    """Whoever runs as root may read all, so the system's answer is made up."""
+
+    def denied(*args):
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, denied)
+    with pytest.raises(ResultsError, match=r"cannot be read: Permission denied"):
+        load(folder)

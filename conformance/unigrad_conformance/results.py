@@ -203,11 +203,12 @@ def load(folder: Path) -> list[Session]:
     ResultsError
         If the folder is missing, holds no results, results half written, damaged, or of another format.
     """
-    if not folder.is_dir():
-        raise ResultsError(f"no folder {folder}; write one with: unigrad check --results {folder}")
     try:
-        files = sorted(file for file in folder.glob("*.json") if file.is_file())
-        unfinished = sorted(file.stem for file in folder.glob(f"*{_UNFINISHED}"))
+        if not folder.is_dir():
+            raise ResultsError(f"no folder {folder}; write one with: unigrad check --results {folder}")
+        entries = list(folder.iterdir())  # glob() passes over what it may not read
+        files = sorted(file for file in entries if file.suffix == ".json" and file.is_file())
+        unfinished = sorted(file.stem for file in entries if file.suffix == _UNFINISHED)
     except OSError as error:
         raise ResultsError(f"the folder {folder} cannot be read: {error.strerror}") from error
     if unfinished:

@@ -86,6 +86,19 @@ def test_a_folder_is_no_file(block, tmp_path):
     assert str(tmp_path) in refused(block, tmp_path)
 
 
+def test_a_file_that_may_not_be_read_is_no_missing_one(block, path, monkeypatch):
+    """Whoever runs as root may read all, so the system's answer is made up."""
+    block.save(path)
+
+    def denied(self, *args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "open", denied)
+    text = refused(block, path)
+    assert str(path) in text
+    assert "can't be read: Permission denied" in text
+
+
 def test_a_pickle_in_the_file_is_never_run(block, path):
     class Trap:
         def __reduce__(self):

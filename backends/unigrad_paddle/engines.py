@@ -16,6 +16,7 @@ import paddle
 from paddle.base.core import eager
 
 from unigrad.errors import UnsupportedError
+from unigrad_paddle.faults import forget, raised_inside
 
 __all__ = ["in_partial", "is_last", "is_running", "releasing"]
 
@@ -57,12 +58,17 @@ def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
 def _run(partial: bool, last: bool) -> Iterator[None]:
     declared, _state.declared = _state.declared, None
     recording = paddle.is_grad_enabled()
+    if not _state.runs:
+        forget()
     _state.runs.append((partial, last))
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         paddle.set_grad_enabled(recording)  # some hooks that raise leave it off
-        raise
+        meant = raised_inside(error)
+        if meant is error:
+            raise
+        raise meant from error
     finally:
         _state.runs.pop()
         _state.declared = declared

@@ -26,12 +26,19 @@ _raised = _Raised()
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Remember what is raised inside a hook: Paddle hands on its text only."""
+def kept(own: bool = False) -> Iterator[None]:
+    """Remember what is raised inside a hook: Paddle hands on its text only.
+
+    Parameters
+    ----------
+    own
+        Whether it is a hook of this library's: what it raises is also to arrive in a backward of Paddle's own, where others are left to
+        Paddle.
+    """
     try:
         yield
     except BaseException as error:
-        if running():
+        if running() or own:
             _raised.error, _raised.name = _meant(error), type(error).__name__
         raise
 
@@ -54,6 +61,21 @@ def explained() -> Iterator[None]:
     finally:
         _raised.depth -= 1
         paddle.set_grad_enabled(recording)
+
+
+def forget() -> None:
+    """Forget what was raised in a hook, before a backward of Paddle's own."""
+    if not running():
+        _raised.error = None
+
+
+def raised_inside(error: BaseException) -> BaseException:
+    """Return what a hook of this library's raised in a backward of Paddle's own, if that is what an error of Paddle's stands for."""
+    inner = _raised.error
+    if running() or inner is None or not isinstance(error, OSError) or _raised.name not in str(error):
+        return error
+    _raised.error = None
+    return inner
 
 
 def running() -> bool:

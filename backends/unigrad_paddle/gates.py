@@ -94,7 +94,7 @@ class Gates:
 
     def _hook(self, function: Callable[[int, Any], Any], number: int) -> Callable[[Any], Any]:
         def hook(gradient: Any) -> Any:
-            with kept():
+            with kept(own=True):
                 return function(number, gradient)
 
         return hook

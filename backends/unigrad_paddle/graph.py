@@ -79,11 +79,6 @@ def trace(losses: Sequence[Any]) -> Graph:
     names = [node.name() for node in nodes]
     refuse_fatal(nodes, names)
     once = [node for node, name in zip(nodes, names, strict=True) if name.startswith(_ONCE)]
-    if once and _REENTRANT in names:
-        raise UnsupportedError(
-            "the graph holds a reentrant paddle.distributed.fleet.utils.recompute, whose inner parameters cannot be seen and get no "
-            "gradient here; use unigrad.checkpoint, or pass use_reentrant=False to it"
-        )
     released = RELEASED.first(nodes)
     spent = first_spent(once) if released is None else None
     if spent is not None:
@@ -119,7 +114,12 @@ def walk(roots: Sequence[Any], border: Collection[Any] = ()) -> tuple[list[Any],
 
 
 def refuse_fatal(nodes: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise ``UnsupportedError`` for a node at which Paddle 3.3.1 would end the process, or fail without saying why."""
+    """Raise ``UnsupportedError`` for a node at which Paddle 3.3.1 would end the process, fail without saying why, or lose gradients."""
+    if _REENTRANT in names:
+        raise UnsupportedError(
+            "the graph holds a reentrant paddle.distributed.fleet.utils.recompute, whose inner parameters cannot be seen and get no "
+            "gradient here; use unigrad.checkpoint, or pass use_reentrant=False to it"
+        )
     for kind, layer in _WANTS_INPUT.items():
         if kind in names:
             for node, name in zip(nodes, names, strict=True):

@@ -39,7 +39,7 @@ class _Stop(_Mark):
     __slots__ = ()
 
     def __call__(self, outputs: Any, inputs: Any) -> Any:
-        with kept():
+        with kept(own=True):
             raise GraphReleasedError(
                 "this graph was released by an earlier backward of a collector; pass retain_graph=True to that one, or run the forward "
                 "again"

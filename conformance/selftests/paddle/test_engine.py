@@ -251,8 +251,24 @@ def test_second_order_through_a_checkpoint_is_refused_before_anything_runs():
     assert collector.gradients["w"].tolist() == [12, 27]
 
 
-def test_what_a_recompute_raises_keeps_its_type_under_a_collector_only():
-    """C11, and a limit: Paddle's own backward hands on the text of what a hook raises, as an OSError."""
+NATIVELY = {
+    "Tensor.backward": lambda run: run(X).sum().backward(),
+    "paddle.grad": lambda run: paddle.grad(run(_input()).sum(), _input.made),
+    "a region in a region": lambda run: (
+        unigrad.checkpoint(lambda x: run(x) * 2.0, blocks=[])(_input()).sum().backward()
+    ),
+    "incubate.autograd.vjp": lambda run: paddle.incubate.autograd.vjp(run, X),
+}
+
+
+def _input():
+    _input.made = leaf(1, 2)
+    return _input.made * 1.0
+
+
+@pytest.mark.parametrize("how", NATIVELY)
+def test_what_a_recompute_raises_keeps_its_type_in_a_backward_of_paddle_s_own(how):
+    """C11: Paddle hands on the text of what a hook raises, as an OSError."""
     weight = leaf(2, 3)
     calls = []
 
@@ -265,9 +281,78 @@ def test_what_a_recompute_raises_keeps_its_type_under_a_collector_only():
     run = unigrad.checkpoint(fails, blocks=[{"w": weight}])
     with collector_of({"w": weight}) as collector, pytest.raises(KeyError, match="own"):
         collector.backward(run(X).sum())
-    with pytest.raises(OSError, match=r"KeyError.*own"):
-        run(X).sum().backward()
+    with pytest.raises(KeyError, match="own"):
+        NATIVELY[how](run)
     assert weight.grad is None
+    assert paddle.is_grad_enabled()
+
+
+@pytest.mark.parametrize("how", ["jvp", "Jacobian", "Hessian"])
+def test_second_order_of_incubate_through_a_checkpoint_is_refused_by_name(how):
+    """C12: they take gradients of gradients, whatever they return."""
+    weight = leaf(2, 3)
+    run = unigrad.checkpoint(lambda x: (x * weight).tanh(), blocks=[{"w": weight}])
+    calls = {
+        "jvp": lambda: paddle.incubate.autograd.jvp(run, X),
+        "Jacobian": lambda: paddle.incubate.autograd.Jacobian(run, X)[:],
+        "Hessian": lambda: paddle.incubate.autograd.Hessian(lambda x: run(x).sum(), X)[:],
+    }
+    with pytest.raises(UnsupportedError, match="second order"):
+        calls[how]()
+    assert weight.grad is None
+
+
+def test_a_hook_of_the_user_s_is_left_to_paddle_outside_of_a_collector():
+    """The control: only what a region raises is this library's."""
+
+    def fails(gradient):
+        raise KeyError("own")
+
+    hidden = leaf(1, 2) * 2.0
+    hidden.register_hook(fails)
+    with pytest.raises(OSError, match=r"KeyError.*own"):
+        hidden.sum().backward()
+
+
+@pytest.mark.parametrize("collected", [True, False], ids=["collector", "natively"])
+@pytest.mark.parametrize("kind", ["linear", "lstm", "nested", "parts", "function"])
+def test_hooks_of_parameters_in_a_region_run_once_for_each_backward(kind, collected):
+    """Not once for each recompute, nor for each part; an LSTM is run with its real weights."""
+    model = nn.LSTM(2, 1) if kind == "lstm" else nn.Linear(2, 1)
+    told = []
+    for name, parameter in model.named_parameters():
+        parameter.register_hook(lambda gradient, name=name: told.append((name, gradient.numpy())))
+        parameter._register_backward_hook(lambda name=name: told.append(f"after {name}"))
+    inner = unigrad.checkpoint(model)
+    runs = {
+        "linear": inner,
+        "lstm": lambda x: unigrad.checkpoint(model)(x)[0],
+        "nested": unigrad.checkpoint(lambda x: inner(x) + inner(x * 2.0), blocks=[model]),
+        "parts": unigrad.microbatch(model, 1),
+        "function": unigrad.checkpoint(lambda x: nn.functional.linear(x, model.weight, model.bias), blocks=[]),
+    }
+    plain = {"lstm": lambda x: model(x)[0], "nested": lambda x: model(x) + model(x * 2.0)}.get(kind, model)
+    x = paddle.to_tensor([[[1.0, 2.0], [3.0, 4.0]]] if kind == "lstm" else [[1.0, 2.0], [3.0, 4.0]])
+    plain(x).sum().backward()
+    expected, told[:] = list(told), []
+    for parameter in model.parameters():
+        parameter.clear_gradient(False)
+    loss = runs[kind](x).sum()
+    with collector_of(model) as collector:
+        if collected:
+            loss = runs[kind](x).sum()
+        backward = (
+            collector.backward if collected else lambda one, retain_graph=False: one.backward(retain_graph=retain_graph)
+        )
+        for retain in (True, False):
+            backward(loss, retain_graph=retain)
+            names = sorted(one if isinstance(one, str) else one[0] for one in told)
+            assert names == sorted(one if isinstance(one, str) else one[0] for one in expected)
+            values = dict(one for one in told if not isinstance(one, str))
+            for name, value in (one for one in expected if not isinstance(one, str)):
+                # Sums of a few products, part by part.
+                np.testing.assert_allclose(values[name], value, rtol=1e-5)
+            told.clear()
 
 
 @pytest.mark.parametrize("retained", [False, True])

@@ -40,6 +40,30 @@ def test_program_runs(program, last, backend):
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--dropout", "2"],
+        ["--dropout", "nan"],
+        ["--rate", "-1"],
+        ["--rate", "nan"],
+        ["--seed", "-1"],
+        ["--seed", "99999999999"],
+        ["--epochs", "0"],
+        ["--microbatch", "1.5"],
+        ["--json", "absent/x.json"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_option_is_told_without_a_traceback(wrong, tmp_path):
+    done = run("train_digits.py", "numpy", "--json", str(tmp_path / "x.json"), *wrong)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("train_digits.py: error: ")
+    assert wrong[0] in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("program", "first"),
     [
         ("native_grad_scaler.py", "skipped 7 steps that overflowed"),

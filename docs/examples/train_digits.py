@@ -13,6 +13,7 @@ import argparse
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,26 @@ def positive(text: str) -> int:
     return number
 
 
+def between(low: float, high: float, kind: type = float) -> Callable[[str], Any]:
+    """Return what reads a number from ``low`` up to, not including, ``high``."""
+
+    def number(text: str) -> Any:
+        if not low <= kind(text) < high:
+            raise argparse.ArgumentTypeError(f"from {low:g} to below {high:g}, not {text}")
+        return kind(text)
+
+    return number
+
+
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", required=True, choices=("mindspore", "numpy", "paddle", "tensorflow", "torch"))
     parser.add_argument("--epochs", type=positive, default=12)
-    parser.add_argument("--rate", type=float, default=0.05, help="learning rate")
-    parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument("--rate", type=between(0, 10), default=0.05, help="learning rate")
+    parser.add_argument("--dropout", type=between(0, 1), default=0.2)
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=between(0, 2**32 - 2, int), default=0)
     parser.add_argument("--checkpoint", action="store_true", help="recompute the convolutional part in the backward")
     parser.add_argument(
         "--microbatch", type=positive, metavar="SAMPLES", help="run the part without BatchNorm in parts"
@@ -61,8 +73,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write losses and accuracies per epoch")
     options = parser.parse_args()
     if options.json:
+        there = options.json.exists()
         try:
             options.json.open("a").close()
+            if not there:
+                options.json.unlink()
         except OSError as error:
             parser.error(f"--json can't be written: {error}")
     return options

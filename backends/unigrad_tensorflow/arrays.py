@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from unigrad.errors import UnsupportedError
 from unigrad_tensorflow.graph import node_of, register
+from unigrad_tensorflow.parts import dense, operation
 from unigrad_tensorflow.private import identity, raw, read, stop_recording
 
 __all__ = [
@@ -205,7 +206,15 @@ def part_of(tensor: Any) -> tuple[Any, int, int, int] | None:
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     """Join tensors along ``axis``."""
-    return tf.concat(list(tensors), axis)
+    given = list(tensors)
+    if not tf.executing_eagerly() or not given[0].dtype.is_floating:
+        return tf.concat(given, axis)
+    with stop_recording():
+        joined = tf.concat(given, axis)
+    sizes = [tensor.shape[axis] for tensor in given]
+    del tensors
+    # Recorded by TensorFlow itself, the tape would keep the parts, of which only the sizes are needed.
+    return operation([joined], lambda gradients: tf.split(dense(gradients[0]), sizes, axis), given)[0]
 
 
 def equal(left: Any, right: Any) -> bool:

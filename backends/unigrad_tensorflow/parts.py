@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from unigrad_tensorflow.private import identity, record_operation, stop_recording
+
 __all__ = ["TOKEN", "Link", "dense", "handed_on", "operation"]
 
 TOKEN = "token"
@@ -19,7 +21,13 @@ def dense(gradient: Any) -> Any:
 
 
 def operation(outputs: list[Any], backward: Callable[[Sequence[Any]], list[Any]], inputs: Sequence[Any]) -> list[Any]:
-    """Record ``outputs`` as the result of one operation of ``inputs``."""
+    """Record ``outputs`` as the result of one operation of ``inputs``, and return them as such."""
+    if tf.executing_eagerly():
+        # tf.custom_gradient would keep what it has returned, as long as the tape lives
+        with stop_recording():
+            made = [identity(tensor) for tensor in outputs]
+        record_operation("UnigradRegion", made, inputs, lambda *gradients: backward(gradients))
+        return made
 
     @tf.custom_gradient
     def recorded(*given: Any) -> Any:

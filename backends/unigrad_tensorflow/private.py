@@ -59,6 +59,7 @@ __all__ = [
     "present_seed_generator",
     "raw",
     "read",
+    "record_operation",
     "remove_callback",
     "restored",
     "set_seed_generator",
@@ -305,6 +306,13 @@ def tell_of_records(callback: Callable[[str, Sequence[Any], Sequence[Any]], None
         if _told.users == 1:
             record.record_operation = _told.record
             _ForwardBackwardCall.record = lambda call, outputs: _told.call(call, outputs)
+
+
+def record_operation(
+    name: str, outputs: Sequence[Any], inputs: Sequence[Any], backward: Callable[..., list[Any]]
+) -> None:
+    """Have the tapes of this thread record tensors as the results of one operation, of which they keep ``backward`` alone."""
+    record.record_operation(name, outputs, inputs, backward)
 
 
 def tell_no_more() -> None:

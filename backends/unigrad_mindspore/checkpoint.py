@@ -104,7 +104,10 @@ class _Frame(Frame):
     def recompute(self, last: int | None) -> dict[int, Kept]:
         """Run the function again; ``last`` ends it early, where a gradient is asked for while the forward still runs."""
         if recording():
-            raise UnsupportedError("backend 'mindspore' does not support second order through a checkpoint")
+            raise UnsupportedError(
+                "backend 'mindspore' does not support second order through a checkpoint. If none was asked for: a gradient call of "
+                "MindSpore's own that failed before this one has left recording on; call again, it is off now"
+            )
         self.require_unchanged()
         recorder = _Recompute(self, last, _Kept)
         try:

@@ -111,6 +111,25 @@ def test_second_order_through_it_is_refused_natively_too():
         mindspore.grad(inner)(tensor())
 
 
+def test_a_native_gradient_call_after_one_that_failed_says_what_to_do():
+    """MindSpore leaves recording on when the function that it differentiates raises, which looks like second order."""
+    weight = Parameter(tensor(), name="weight")
+    rerun = unigrad.checkpoint(lambda x: ops.tanh(x * weight), blocks=[{"weight": weight}])
+
+    def fails(x):
+        raise ZeroDivisionError
+
+    def gradient():
+        return mindspore.grad(lambda x: rerun(x).sum())(tensor()).asnumpy()
+
+    expected = gradient()
+    with pytest.raises(ZeroDivisionError):
+        mindspore.grad(fails)(tensor())
+    with pytest.raises(UnsupportedError, match="call again"):
+        gradient()
+    np.testing.assert_array_equal(gradient(), expected)
+
+
 @pytest.mark.parametrize("name", ["Dropout2D", "Dropout3D"])
 def test_a_random_operation_without_seeds_is_refused_inside_and_works_outside(name):
     layer = {"Dropout2D": nn.Dropout2d, "Dropout3D": nn.Dropout3d}[name](p=0.5)

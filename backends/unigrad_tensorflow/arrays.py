@@ -13,6 +13,7 @@ from unigrad.errors import UnsupportedError
 from unigrad_tensorflow.graph import node_of, register
 from unigrad_tensorflow.parts import dense, operation
 from unigrad_tensorflow.private import identity, raw, read, stop_recording
+from unigrad_tensorflow.writes import reading, same_reading
 
 __all__ = [
     "add",
@@ -107,11 +108,13 @@ def version(tensor: Any) -> Hashable:
 
 
 def to_numpy(tensor: Any) -> Any:
-    """Return a C-contiguous copy of the values."""
+    """Return a C-contiguous copy of the values; of a copy of a variable in a trace, which has none, itself for :func:`assign`."""
     found = value(tensor)
     if isinstance(found, tf.IndexedSlices):
         found = tf.convert_to_tensor(found)
     if tf.is_symbolic_tensor(found):
+        if hasattr(found, "_unigrad_copy"):
+            return found
         raise UnsupportedError(
             "a tensor of a tf.function that is being traced has no values yet; return it from the function"
         )
@@ -152,7 +155,10 @@ def requires_gradient(tensor: Any) -> bool:
 def clone(tensor: Any) -> Any:
     """Return the values without a graph; nobody can write a tensor, so the memory may be the same."""
     with stop_recording():
-        return identity(value(tensor))
+        made = identity(value(tensor))
+    if is_variable(tensor):
+        made._unigrad_copy = True
+    return made
 
 
 def snapshot(tensor: Any) -> Any:
@@ -218,6 +224,16 @@ def concat(tensors: Sequence[Any], axis: int) -> Any:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two tensors have the same shape, dtype and bits."""
+    """Whether two tensors have the same shape, dtype and bits.
+
+    What is being traced has no bits yet: there it is whether both are readings of one variable that nothing has written in between.
+    """
     a, b = value(left), value(right)
+    if tf.is_symbolic_tensor(a) or tf.is_symbolic_tensor(b):
+        if reading(a) is None or reading(b) is None:
+            raise UnsupportedError(
+                "tensors of a tf.function that is being traced have no values yet, so that they can't be compared; run it eagerly, or "
+                "without verify=True"
+            )
+        return same_reading(a, b)
     return bool(a.shape == b.shape and a.dtype == b.dtype and np.array_equal(memory_of(a), memory_of(b)))

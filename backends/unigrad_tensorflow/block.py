@@ -18,6 +18,7 @@ from unigrad_tensorflow.copies import copy as copy
 from unigrad_tensorflow.facade import facade as facade
 from unigrad_tensorflow.private import raw, stop_recording
 from unigrad_tensorflow.structure import describe, is_module, places, unchanged
+from unigrad_tensorflow.writes import same_reading
 
 
 def is_model(obj: object) -> bool:
@@ -136,7 +137,8 @@ def swap(entries: Sequence[Entry], tensors: Sequence[Any]) -> list[Any]:
             buffer = raw(entry.tensor)
             if id(buffer) not in done:
                 done[id(buffer)] = value(buffer)
-                if raw(tensor) is not buffer:
+                # In a trace, to write what stands there would look like a change.
+                if raw(tensor) is not buffer and not same_reading(done[id(buffer)], value(tensor)):
                     buffer.assign(value(tensor))
             before.append(done[id(buffer)])
     return before

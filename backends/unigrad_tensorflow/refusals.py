@@ -16,7 +16,6 @@ from unigrad.protocols import Region
 from unigrad_tensorflow.arrays import is_variable
 from unigrad_tensorflow.graph import node_of
 from unigrad_tensorflow.private import (
-    changed_inputs,
     function_operations,
     has_tangents,
     in_control_flow,
@@ -24,6 +23,7 @@ from unigrad_tensorflow.private import (
     raw,
     variable_of,
 )
+from unigrad_tensorflow.writes import is_changing, written_inputs
 
 __all__ = [
     "Replayable",
@@ -52,27 +52,7 @@ STATEFUL = frozenset(
 
 _COMPOSITE = (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
 
-CHANGING = frozenset(
-    {
-        "AssignAddVariableOp",
-        "AssignSubVariableOp",
-        "AssignVariableOp",
-        "ResourceStridedSliceAssign",
-        "RngReadAndSkip",
-        "RngSkip",
-    }
-)
-"""Operations that write the variable that is their first input."""
-
 _stateful_functions: dict[str, frozenset[str]] = {}
-
-
-_changing_functions: dict[str, list[int]] = {}
-
-
-def is_changing(operation: str) -> bool:
-    """Whether an operation writes the variable that is its first input."""
-    return operation in CHANGING or operation.startswith("ResourceScatter")
 
 
 class Replayable:
@@ -104,9 +84,7 @@ class Replayable:
         if is_changing(operation):
             self._refuse_changed(outermost(inputs[0]))
         elif operation.startswith("__"):
-            if operation not in _changing_functions:
-                _changing_functions[operation] = changed_inputs(operation, is_changing)
-            for index in _changing_functions[operation]:
+            for index in written_inputs(operation):
                 self._refuse_changed(outermost(inputs[index]))
 
     def _refuse_changed(self, handle: Any) -> None:

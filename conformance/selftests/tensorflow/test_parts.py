@@ -89,3 +89,89 @@ def test_two_backwards_of_one_tape_do_not_add_up():
         value = tf.reduce_sum(tf.square(run(tf.constant(X))))
     first, second = (tape.gradient(value, layer.kernel.value) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+class Counting(layers.Layer):
+    """A dense layer that counts its calls in training."""
+
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+        self.dense = layers.Dense(2)
+        self.dense.build(shape)
+
+    def call(self, x, training=None):
+        if training:
+            self.count.assign_add(1.0)
+        return self.dense(x)
+
+
+BUFFERS = {
+    "statistics": lambda: [layers.Dense(2), layers.BatchNormalization()],
+    "a spectral norm": lambda: [layers.SpectralNormalization(layers.Dense(2))],
+    "a counter": lambda: [Counting()],
+}
+CALLS = {
+    "a layer": lambda net, training: lambda x: unigrad.microbatch(net, 5)(x, training=training),
+    "a function": lambda net, training: unigrad.microbatch(lambda x: net(x, training=training), blocks=[net], size=5),
+    "a function traced before": lambda net, training: unigrad.microbatch(
+        tf.function(lambda x: net(x, training=training)), blocks=[net], size=5
+    ),
+}
+
+
+def with_buffers(kind):
+    keras.utils.set_random_seed(0)
+    net = keras.Sequential(BUFFERS[kind]())
+    net.build((None, 3))
+    return net
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_buffers_that_nothing_moves_are_no_coupling(kind, call, traced):
+    """M1, G19: a trace has no values to compare, but knows what is written."""
+    net = with_buffers(kind)
+    variables = [v.value for v in net.trainable_variables]
+    before = [v.numpy() for v in net.non_trainable_variables]
+    found = [gradients(run, variables, traced) for run in (net, CALLS[call](net, False))]
+    for one, two in zip(*found, strict=True):
+        # Sums over 16 samples, part by part.
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
+    for variable, value in zip(net.non_trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_buffers_that_a_part_moves_are_an_error_that_names_one(kind, call, traced):
+    """M5, in a trace too, where the error comes while tracing and nothing has moved."""
+    net = with_buffers(kind)
+    before = [v.numpy() for v in net.non_trainable_variables]
+    with pytest.raises(unigrad.BatchCoupledError, match=r"1|vector_u|count"):
+        gradients(CALLS[call](net, True), [v.value for v in net.trainable_variables], traced)
+    for variable, value in zip(net.non_trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_refused_part_that_a_trace_survives_has_moved_nothing():
+    net = with_buffers("a counter")
+    run = CALLS["a function"](net, True)
+
+    @tf.function(autograph=False)
+    def step(x):
+        try:
+            run(x)
+        except unigrad.BatchCoupledError:
+            return tf.reduce_sum(net(x))
+        raise AssertionError
+
+    step(tf.constant(X))
+    assert net.layers[0].count.numpy() == 0
+
+
+def test_a_probe_in_a_trace_is_refused():
+    net = with_buffers("statistics")
+    with pytest.raises(unigrad.UnsupportedError, match="verify"):
+        gradients(unigrad.microbatch(net, 5, verify=True), [v.value for v in net.trainable_variables], True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -112,7 +113,9 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
                 before[name] = primitive.to_numpy(wanted[name])
                 primitive.assign(wanted[name], array)
         except BaseException as cause:
-            *written, failed = before
+            failed, *written = reversed(before)  # tensors may share memory, so the first value is put back last
+            with contextlib.suppress(Exception):  # written half, or not at all
+                primitive.assign(wanted[failed], before[failed])
             for name in written:
                 primitive.assign(wanted[name], before[name])
             if not isinstance(cause, Exception):

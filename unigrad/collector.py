@@ -21,7 +21,7 @@ from unigrad.errors import (
     WrongThreadError,
 )
 from unigrad.gradients import Gradients, Store
-from unigrad.losses import check_losses, check_weight, require_number, require_tensor
+from unigrad.losses import check_flag, check_losses, check_weight, require_number, require_tensor
 from unigrad.protocols import Backend, Capability, Engine, Graph, NativeEngine
 from unigrad.recompute import in_recompute
 from unigrad.tracing import refuse_traced
@@ -314,6 +314,8 @@ class GradientCollector(Unpickled):
         On any error nothing has changed: not the collector, not native gradients, not modes.
         """
         self._check_open("backward")
+        check_flag(retain_graph, "retain_graph")
+        check_flag(create_graph, "create_graph")
         if create_graph:
             self.backend.require(Capability.SECOND_ORDER)
         weight = check_weight(weight, self._accumulate, self._weighted)

@@ -11,7 +11,13 @@ from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchErro
 from unigrad.plugins import backend_of
 from unigrad.protocols import Backend
 
-__all__ = ["check_losses", "check_weight", "require_number", "require_tensor"]
+__all__ = ["check_flag", "check_losses", "check_weight", "require_number", "require_tensor"]
+
+
+def check_flag(value: Any, name: str) -> None:
+    """Raise unless ``value`` is true or false; a text that says no would be true, and a tensor is what its values are."""
+    if value is not None and not isinstance(value, bool | int | np.bool_):
+        raise ArgumentTypeError(f"{name} is True or False, not {value!r}")
 
 
 def check_losses(backend: Backend, loss: Any, cotangent: Any) -> tuple[list[Any], list[Any]]:

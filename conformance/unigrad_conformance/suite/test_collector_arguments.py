@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -172,6 +174,21 @@ def test_options_are_given_by_name(samples):
         with pytest.raises(TypeError):
             collector.backward(loss, True)  # type: ignore[call-arg]  # the mistake under test
         collector.backward(loss)
+
+
+@pytest.mark.clause("G3")
+@pytest.mark.parametrize("flag", ["retain_graph", "create_graph"])
+def test_flags_of_a_backward_are_true_or_false(samples, flag):
+    model = leaves(samples, w=[2, 3])
+    with unigrad.GradientCollector(model) as collector:
+        loss = samples.operations.sum(model["w"] * model["w"])
+        wrongs: list[Any] = ["no", [True], 1.0, loss]
+        for wrong in wrongs:
+            with pytest.raises(ArgumentTypeError, match=f"{flag} is True or False"):
+                collector.backward(loss, **{flag: wrong})
+        assert not collector.gradients
+        collector.backward(loss)
+    collects(collector.gradients, w=[4, 6])
 
 
 @pytest.mark.clause("G0")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -19,6 +19,7 @@ from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad.protocols import Structure
 from unigrad.recompute import in_recompute
 from unigrad_tensorflow import graph as recorded
+from unigrad_tensorflow.calls import losses
 from unigrad_tensorflow.graph import Epoch, Leaf, Node, Recorder, Twin, attach, current, hidden, node_of, silent
 from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
 from unigrad_tensorflow.recompute import collects_inside, in_forward, watched_inside
@@ -212,9 +213,11 @@ def is_recording() -> bool:
     return not tf.executing_eagerly() or any_tape()
 
 
-def no_record() -> AbstractContextManager[Any]:
-    """Run without recording in this thread."""
-    return stop_recording()
+@contextmanager
+def no_record() -> Iterator[None]:
+    """Run without recording in this thread; what layers add as losses meanwhile belongs to no call of the user's and is dropped."""
+    with stop_recording(), losses(again=True):
+        yield
 
 
 def trace(losses: Sequence[Any]) -> Graph:

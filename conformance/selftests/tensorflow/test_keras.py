@@ -301,3 +301,27 @@ def test_a_seed_gives_the_same_draws_of_python_the_first_time_too():
         unigrad.seed(3)
         drawn.append(random.random())
     assert drawn[0] == drawn[1]
+
+
+WRAPPED = {
+    "as they are": lambda layer: layer,
+    "checkpoint": unigrad.checkpoint,
+    "parts": lambda layer: unigrad.microbatch(layer, 2),
+    "parts that are probed": lambda layer: unigrad.microbatch(layer, 2, verify=True),
+}
+
+
+@pytest.mark.parametrize("built", [True, False], ids=["built", "pending"])
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_runs_of_the_library_s_own_add_no_losses(wrap, built):
+    """M1: looks at other lengths, probes, and the run that builds a region; a loss of theirs would be another number in silence."""
+    net = keras.Sequential([layers.Dense(3, activity_regularizer=keras.regularizers.L2(0.5))])
+    if built:
+        net.build((None, 4))
+    run = WRAPPED[wrap](net)
+    x = np.random.default_rng(0).standard_normal((6, 4)).astype("float32")
+    for _ in range(2):
+        outputs = run(x).numpy()
+        parts = np.split(outputs, 3) if wrap.startswith("parts") else [outputs]
+        expected = [0.5 * (part**2).sum() / len(part) for part in parts]  # Keras divides by the size of the batch
+        np.testing.assert_allclose([loss.numpy() for loss in net.losses], expected, rtol=1e-5)

@@ -14,6 +14,7 @@ from unigrad.block import Block
 from unigrad.buffers import copies, differs, places
 from unigrad.checkpoint import Rerun, adapt, common_backend, held, run
 from unigrad.errors import ArgumentError, ArgumentTypeError, BatchCoupledError, UnsupportedError
+from unigrad.losses import check_flag
 from unigrad.meeting import Meetings
 from unigrad.names import patterns_of
 from unigrad.protocols import Backend
@@ -92,6 +93,8 @@ def microbatch(
         raise ArgumentError(f"size is at least 1 sample, not {size}")
     if isinstance(batch_axis, bool) or not isinstance(batch_axis, int) or batch_axis < 0:
         raise ArgumentError(f"batch_axis is 0 or more, not {batch_axis!r}")
+    for value, name in ((verify, "verify"), (allow_coupled, "allow_coupled")):
+        check_flag(value, name)
     rules = list(combine.values()) if isinstance(combine, Mapping) else [combine]
     for rule in rules:
         if rule is not None and rule not in RULES and not callable(rule):

@@ -65,6 +65,12 @@ def test_a_batch_axis_that_is_no_axis_is_an_error_at_once(samples, axis):
         unigrad.microbatch(dense(samples, 3, 2), 2, batch_axis=axis)
 
 
+@pytest.mark.parametrize("flag", ["verify", "allow_coupled"])
+def test_a_flag_that_is_no_truth_value_is_an_error_at_once(samples, flag):
+    with pytest.raises(ArgumentTypeError, match=flag):
+        unigrad.microbatch(dense(samples, 3, 2), 2, **{flag: "no"})
+
+
 def test_what_is_no_model_is_an_error_at_once(samples):
     with pytest.raises(ArgumentTypeError, match="microbatch"):
         unigrad.microbatch(3, 2)

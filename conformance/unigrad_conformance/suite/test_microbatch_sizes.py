@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,8 +69,9 @@ def test_a_batch_axis_that_is_no_axis_is_an_error_at_once(samples, axis):
 
 @pytest.mark.parametrize("flag", ["verify", "allow_coupled"])
 def test_a_flag_that_is_no_truth_value_is_an_error_at_once(samples, flag):
+    wrong: dict[str, Any] = {flag: "no"}
     with pytest.raises(ArgumentTypeError, match=flag):
-        unigrad.microbatch(dense(samples, 3, 2), 2, **{flag: "no"})
+        unigrad.microbatch(dense(samples, 3, 2), 2, **wrong)
 
 
 def test_what_is_no_model_is_an_error_at_once(samples):

@@ -51,6 +51,7 @@ from unigrad_tensorflow.refusals import (
     refuse_forward_mode,
     refuse_hidden,
 )
+from unigrad_tensorflow.rounding import Witness, depending, witnessed
 from unigrad_tensorflow.tape import open_now
 
 __all__ = ["fingerprint", "refuse_arguments", "run"]
@@ -101,6 +102,7 @@ class _Call:
         self._gates: dict[int, bool] = {}
         self._single = True
         self._link: Link | None = None
+        self._witness = Witness()
 
     def forward(self) -> Any:
         """Run the function, and record it as one operation."""
@@ -131,7 +133,8 @@ class _Call:
             stack.enter_context(recorder)
             twins = stack.enter_context(inside())
             added = stack.enter_context(losses(again=False))
-            outputs = region.function(*args, **kwargs)
+            with witnessed(self._witness):
+                outputs = region.function(*args, **kwargs)
             self._collects = collects()
         if others:
             refuse_forward_mode(leaf.variable.read_value() for leaf in recorder.used.values())
@@ -268,8 +271,11 @@ class _Call:
                     tape.watch(tensor)
                 fresh.append(tensor)
             args, kwargs = tree.unflatten(self._layout, [leaf.of(fresh) for leaf in self._places_of()], self._like)
-            outputs = self.region.function(*args, **kwargs)
-            gradients = own.checked(partial(self.region.check, outputs), gradients)
+            again = Witness()
+            with witnessed(again):
+                outputs = self.region.function(*args, **kwargs)
+            with depending([self._witness, again]):
+                gradients = own.checked(partial(self.region.check, outputs), gradients)
             if len(added) != self._losses or len(twins) != self._twins:
                 raise RecomputeMismatchError(
                     f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its "

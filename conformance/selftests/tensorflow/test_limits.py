@@ -107,24 +107,3 @@ def test_a_checkpointed_model_is_exported_with_its_checkpoints_switched_off(tmp_
     model.export(tmp_path / "without", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "without")
     np.testing.assert_allclose(loaded.serve(X), model(X), rtol=1e-6)
-
-
-def test_products_with_several_constants_are_rounded_otherwise_in_the_forward_of_a_trace():
-    """A limit of C5 in a trace: TensorFlow's optimizer joins the constants where no gradient needs what lies between."""
-    x = tf.constant(np.random.default_rng(0).standard_normal((64, 3)).astype("float32"))
-
-    def function(value):
-        return value * value * 0.7 * value * 0.7
-
-    def gradient(value, **options):
-        with tf.GradientTape() as tape:
-            tape.watch(value)
-            loss = tf.reduce_sum(unigrad.checkpoint(function, blocks=[], **options)(value))
-        return tape.gradient(loss, value)
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match="differs"):
-        tf.function(gradient)(x)
-    expected = 3 * 0.49 * x.numpy().astype("float64") ** 2
-    for found in (gradient(x), tf.function(lambda value: gradient(value, verify=False))(x)):
-        # Four products of three values.
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)

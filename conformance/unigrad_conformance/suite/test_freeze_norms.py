@@ -57,6 +57,19 @@ def test_a_frozen_layer_normalizes_by_its_running_statistics(samples, affine, wa
     assert block.training is True
 
 
+@pytest.mark.parametrize(
+    "region", [unigrad.checkpoint, lambda model: unigrad.microbatch(model, 1)], ids=["whole", "parts"]
+)
+def test_what_the_framework_froze_is_frozen_in_a_region_of_a_native_model(samples, backend, region):
+    """The call of a region is that of the block (C0), whoever calls it."""
+    block = unigrad.wrap(norm_model(samples)).train()
+    for tensor in block.parameters.values():
+        backend.block.set_trainable(tensor, False)
+    out = region(block.native)(samples.tensor(BATCH))
+    # mean 0 and variance 1, at three float32 roundings
+    np.testing.assert_allclose(to_numpy(out), BATCH / np.sqrt(1 + 1e-5), rtol=1e-6)
+
+
 def test_only_the_frozen_layer_is_held(samples):
     model = samples.model(
         lambda self, x: self.free(self.held(x)), layers={"held": norm_model(samples), "free": norm_model(samples)}

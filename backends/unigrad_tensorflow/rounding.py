@@ -64,7 +64,7 @@ def _between(operation: Any) -> list[Any]:
     found = []
     for value in operation.outputs:
         consumers = value.consumers()
-        if len(consumers) != 1 or not value.dtype.is_floating or 0 in value.shape:
+        if len(consumers) != 1 or not (value.dtype.is_floating or value.dtype.is_complex) or 0 in value.shape:
             continue
         after = consumers[0].type
         if not (
@@ -78,13 +78,13 @@ def _read(value: Any) -> Any:
     """Return the first element, read before the one operation runs that needs the value, which would else be kept for it."""
     (consumer,) = value.consumers()
     if value.shape.rank == 0:
-        return tf.cast(value, tf.float32)
+        return tf.cast(tf.math.real(value), tf.float32)
     if value.shape.is_fully_defined():
         one = tf.slice(value, [0] * value.shape.rank, [1] * value.shape.rank)
     else:
         one = tf.reduce_sum(tf.reshape(value, [-1])[:1])
     wait(consumer, one.op)
-    return tf.cast(tf.reshape(one, []), tf.float32)
+    return tf.cast(tf.math.real(tf.reshape(one, [])), tf.float32)
 
 
 @contextmanager

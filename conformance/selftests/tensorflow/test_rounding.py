@@ -16,6 +16,10 @@ def dense(activation):
     return layer
 
 
+def products(x):
+    return x * x * 0.7 * x * 0.7
+
+
 def convolved():
     parts = [keras.layers.Reshape((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
     model = keras.Sequential([keras.layers.Input((64,)), *parts, keras.layers.Flatten()])
@@ -23,8 +27,10 @@ def convolved():
 
 
 FUNCTIONS = {
-    "products": lambda: lambda x: x * x * 0.7 * x * 0.7,
+    "products": lambda: products,
     "quotients": lambda: lambda x: x / 3.0 / 7.0 + tf.sqrt(tf.abs(x) + 1e-3),
+    "complex-products": lambda: lambda x: tf.math.real(products(tf.complex(x, 2 * x))),
+    "double-products": lambda: lambda x: tf.cast(products(tf.cast(x, tf.float64)), tf.float32),
     "powers": lambda: lambda x: tf.pow(x, 2.0) * 0.3 * 0.3 / 1.7,
     "gelu": lambda: lambda x: 0.5 * x * (1 + tf.tanh(0.7978845608 * (x + 0.044715 * x * x * x))),
     "dense-gelu": lambda: dense("gelu"),

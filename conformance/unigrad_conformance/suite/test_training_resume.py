@@ -288,6 +288,19 @@ def rewrite(path, arrays):
     safetensors.numpy.save_file(arrays, path, header["__metadata__"])
 
 
+def drawn(samples, backend):
+    """Return the bits of some random numbers."""
+    return backend.arrays.to_numpy(samples.operations.normal((8,))).tobytes()
+
+
+def upcoming(samples, backend):
+    """Return the bits of the next random numbers, which are still to be drawn."""
+    unigrad.seed(3)
+    found = drawn(samples, backend)
+    unigrad.seed(3)
+    return found
+
+
 @pytest.mark.parametrize("spoil", [other_shape, other_optimizer, no_random, spoilt_random, other_generators])
 def test_a_run_that_does_not_fit_changes_nothing(samples, backend, path, spoil):
     block, optimizer = stepped(samples)
@@ -295,14 +308,11 @@ def test_a_run_that_does_not_fit_changes_nothing(samples, backend, path, spoil):
     spoil(path)
     step(samples, block, optimizer)
     before = everything(block, optimizer)
-    unigrad.seed(3)
-    ops = samples.operations
-    expected = backend.arrays.to_numpy(ops.normal((8,))).tobytes()
-    unigrad.seed(3)
+    expected = upcoming(samples, backend)
     with pytest.raises(StateMismatchError, match="nothing was changed"):
         unigrad.load_training(path, block, optimizer)
     assert everything(block, optimizer) == before
-    assert backend.arrays.to_numpy(ops.normal((8,))).tobytes() == expected
+    assert drawn(samples, backend) == expected
 
 
 def test_a_run_that_cannot_be_written_changes_nothing(samples, backend, path, monkeypatch):
@@ -310,10 +320,7 @@ def test_a_run_that_cannot_be_written_changes_nothing(samples, backend, path, mo
     unigrad.save_training(path, block, optimizer)
     step(samples, block, optimizer)
     before = everything(block, optimizer)
-    unigrad.seed(3)
-    ops = samples.operations
-    expected = backend.arrays.to_numpy(ops.normal((8,))).tobytes()
-    unigrad.seed(3)
+    expected = upcoming(samples, backend)
     write, last = backend.arrays.assign, list(block.parameters.values())[-1]
 
     def refusing(tensor, array):
@@ -326,7 +333,7 @@ def test_a_run_that_cannot_be_written_changes_nothing(samples, backend, path, mo
         unigrad.load_training(path, block, optimizer)
     monkeypatch.undo()
     assert everything(block, optimizer) == before
-    assert backend.arrays.to_numpy(ops.normal((8,))).tobytes() == expected
+    assert drawn(samples, backend) == expected
 
 
 def test_other_files_are_refused_by_name(samples, path):

@@ -9,6 +9,7 @@ import numpy as np
 
 from unigrad import optimizer_state
 from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from unigrad.losses import require_tensor
 from unigrad.protocols import Backend
 from unigrad.unpickled import Unpickled
 from unigrad.wrapping import wrap
@@ -114,8 +115,8 @@ class Optimizer(Unpickled):
             If a name is not the block's, or a shape or dtype is not the parameter's; nothing has moved.
         UnsupportedError
             If a parameter was converted to another dtype while its state was not; nothing has moved.
-        ArgumentTypeError
-            If it is not a mapping.
+        ArgumentTypeError, BackendMismatchError
+            If it is not a mapping, or a gradient is no tensor, or one of another framework.
         """
         if not isinstance(gradients, Mapping):
             raise ArgumentTypeError(
@@ -128,8 +129,11 @@ class Optimizer(Unpickled):
             tensor = table.parameters.get(table.aliases.get(name, name))
             if tensor is None:
                 raise ArgumentError(f"the block has no parameter {name!r}; it has: {', '.join(table.parameters)}")
-            if not self.backend.arrays.is_tensor(gradient) or shape(gradient) != shape(tensor):
-                raise ArgumentError(f"the gradient of {name!r} is to be a tensor of shape {shape(tensor)}")
+            require_tensor(self.backend, gradient, f"the gradient of {name!r} is to be a tensor")
+            if shape(gradient) != shape(tensor):
+                raise ArgumentError(
+                    f"the gradient of {name!r} has shape {shape(gradient)}, the parameter {shape(tensor)}"
+                )
             if dtype(gradient) != dtype(tensor):
                 raise ArgumentError(f"the gradient of {name!r} is {dtype(gradient)}, the parameter {dtype(tensor)}")
             by_id[id(tensor)] = gradient

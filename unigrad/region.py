@@ -206,7 +206,8 @@ class CheckpointRegion:
         return RecomputeMismatchError(
             f"the recompute of a checkpointed region differs from its forward in {what}: the forward gave {forward}, the "
             f"recompute {recompute}. The function must do the same on each call: look for state that it changes or reads "
-            "(counters, flags, parameters written through a view or a foreign array) and for unregistered random generators"
+            "(counters, flags, layers replaced after the forward, parameters written through a view or a foreign array) and for "
+            "unregistered random generators"
         )
 
 

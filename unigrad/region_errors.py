@@ -25,10 +25,11 @@ def argument_written(name: str) -> UnsupportedError:
 
 
 def parameters_created(names: Iterable[str]) -> CreatedParameterError:
-    """Return the error of parameters, told by name or shape, that each run of the function makes anew."""
+    """Return the error of parameters, told by name or shape, that the recompute used and the forward did not."""
     return CreatedParameterError(
-        f"the checkpointed function creates parameters on each call ({', '.join(names)}), so that what the gradient "
-        "belongs to is thrown away; create the layer once, outside of the function"
+        f"the recompute of a checkpointed function uses parameters that its forward did not know ({', '.join(names)}): if the function "
+        "creates them on each call, the gradient would belong to what is thrown away; create the layer once, outside of the function. "
+        "If a layer was replaced after the forward, run the forward again"
     )
 
 

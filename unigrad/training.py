@@ -102,7 +102,7 @@ def load_training(path: Any, block: Any, optimizer: Optimizer | None = None) -> 
     Returns
     -------
     dict
-        ``extra`` as it was given.
+        ``extra`` as JSON gives it back: a tuple has become a list.
 
     Raises
     ------

@@ -12,9 +12,10 @@ from typing import Any
 
 from unigrad import tree
 from unigrad.captures import name_in
-from unigrad.errors import CapturedTensorError, CreatedParameterError, RecomputeMismatchError
+from unigrad.errors import CapturedTensorError, RecomputeMismatchError
 from unigrad.fingerprint import digest
 from unigrad.protocols import Region
+from unigrad.region_errors import parameters_created
 from unigrad_numpy.graph import (
     Saved,
     changed_state,
@@ -130,11 +131,7 @@ class _Call:
         if not self.complete:  # a backward inside the function, while its forward still runs
             return list(items)
         if created:
-            shapes = ", ".join(str(parameter.shape) for parameter in created)
-            raise CreatedParameterError(
-                f"a checkpointed region creates parameters on each call, of shape {shapes}: the recompute would train "
-                "others than the forward. Create them once, outside of the function"
-            )
+            raise parameters_created(str(parameter.shape) for parameter in created)
         self.region.check(outputs)
         if len(items) != self._count:
             raise RecomputeMismatchError(

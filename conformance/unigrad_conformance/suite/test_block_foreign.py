@@ -68,6 +68,13 @@ def test_a_foreign_cotangent(samples, names):
         collector.backward(loss, cotangent=samples.tensor(np.ones((1, 2), "float32")))
 
 
+def test_a_foreign_gradient_for_an_optimizer(samples, names):
+    optimizer = unigrad.Optimizer(dense(samples, 2, 2), samples.sgd(0.1))
+    with pytest.raises(BackendMismatchError, match=names):
+        optimizer.step({"weight": ForeignTensor()})
+    assert optimizer.native is None
+
+
 def test_a_foreign_tensor_to_watch(samples, names):
     with (
         unigrad.GradientCollector(dense(samples, 2, 2)) as collector,

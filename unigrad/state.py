@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unigrad.errors import ArgumentTypeError, StateFileError, StateMismatchError
+from unigrad.dtypes import ml_dtype
+from unigrad.errors import ArgumentTypeError, StateFileError, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from unigrad.block import Block
@@ -37,6 +38,14 @@ __all__ = [
 
 FORMAT = 1
 """Version of the metadata in the files that this library writes."""
+_EIGHTHS = {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+"""Dtypes of eight bits as safetensors and ml_dtypes name them."""
 BLOCK = "block/"
 """What stands before the names of a block in the file of a whole training run."""
 
@@ -218,12 +227,19 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
     ------
     OSError
         If the file can't be written.
+    UnsupportedError
+        If an array is of a dtype that such a file can't hold, as complex128.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save as to_bytes
 
     target = _path(path)
     contiguous = {name: np.array(array, order="C", copy=True) for name, array in arrays.items()}
-    data = to_bytes(contiguous, metadata={"unigrad": json.dumps(dict(description))})
+    try:
+        data = to_bytes(contiguous, metadata={"unigrad": json.dumps(dict(description))})
+    except SafetensorError as error:
+        dtypes = ", ".join(sorted({array.dtype.name for array in contiguous.values()}))
+        raise UnsupportedError(f"a safetensors file can't hold all of these dtypes: {dtypes} ({error})") from error
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "the file to write is a folder", str(target))
     try:
@@ -274,7 +290,14 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
             pass  # safetensors says of what may not be read that it does not exist
         with safe_open(str(file), framework="numpy") as stream:
             metadata = stream.metadata() or {}
-            arrays = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # not a dict
+            names = list(stream.keys())
+            eighths = {name: _EIGHTHS.get(stream.get_slice(name).get_dtype()) for name in names}
+            if any(stream.get_slice(name).get_dtype() == "BF16" for name in names):
+                ml_dtype("bfloat16")  # safetensors asks NumPy for it, which knows it from then on
+            arrays = {name: stream.get_tensor(name) for name in names if eighths[name] is None}
+        if len(arrays) < len(names):
+            arrays |= _read_eighths(file, eighths)
+            arrays = {name: arrays[name] for name in names}
     except FileNotFoundError as error:
         raise StateFileError(f"there is no file {path}") from error
     except IsADirectoryError as error:
@@ -294,3 +317,14 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
     if version != FORMAT:
         raise StateFileError(f"{path} has format {version}; this version of unigrad reads format {FORMAT}")
     return arrays, description
+
+
+def _read_eighths(file: Path, dtypes: Mapping[str, str | None]) -> dict[str, np.ndarray[Any, Any]]:
+    """Read the arrays of eight bits a number, which safetensors looks for in NumPy itself."""
+    from safetensors import deserialize
+
+    found = {name: entry for name, entry in deserialize(file.read_bytes()) if dtypes[name] is not None}
+    return {
+        name: np.frombuffer(entry["data"], ml_dtype(str(dtypes[name]))).reshape(entry["shape"]).copy()
+        for name, entry in found.items()
+    }

@@ -172,16 +172,15 @@ class Parts(Rerun):
     ) -> list[bool]:
         """For each leaf of the arguments, whether it is split."""
         try:
-            names = [
-                parameter.name
-                for parameter in inspect.signature(function).parameters.values()
-                if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            ]
+            declared = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
-            names = []
+            declared = []
+        names = [one.name for one in declared if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         labelled = [(names[index] if index < len(names) else str(index), value) for index, value in enumerate(args)]
         labelled += list(kwargs.items())
-        unknown = [name for name in self.whole if name not in {label for label, _ in labelled} and name not in names]
+        alone = {one.name for one in declared if one.kind is one.KEYWORD_ONLY}
+        known = {label for label, _ in labelled}.union(names, alone)
+        unknown = [name for name in self.whole if name not in known]
         if unknown:
             raise ArgumentError(
                 f"whole= names {', '.join(unknown)}, but the arguments are: {', '.join(label for label, _ in labelled) or 'none'}"
@@ -360,7 +359,7 @@ class Parts(Rerun):
             )
         rule = self._rule(path, len(arrays.shape(values[0])))
         if rule is not None:
-            return self._combine(backend, rule, list(values), sizes)
+            return self._combine(backend, path, rule, list(values), sizes)
         for value, size in zip(values, sizes, strict=True):
             self._require_batch(path, arrays.shape(value), size)
         return values[0] if len(values) == 1 else arrays.concat(list(values), self.axis)
@@ -374,10 +373,15 @@ class Parts(Rerun):
         return self.combine if dimensions == 0 else None
 
     @staticmethod
-    def _combine(backend: Backend, rule: Any, values: list[Any], sizes: list[int]) -> Any:
+    def _combine(backend: Backend, path: str, rule: Any, values: list[Any], sizes: list[int]) -> Any:
         if callable(rule):
             return rule(values)
         arrays = backend.arrays
+        dtype = arrays.dtype(values[0])
+        if dtype == "bool" or (rule == "mean" and not (arrays.is_floating(values[0]) or dtype.startswith("complex"))):
+            raise ArgumentError(
+                f"{path} is {dtype}, of which {rule!r} is no {dtype}; return it as a floating value, or give a callable"
+            )
         total = sum(sizes)
         if rule == "mean":
             values = [arrays.scale(value, size / total) for value, size in zip(values, sizes, strict=True)]

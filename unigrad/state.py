@@ -323,7 +323,8 @@ def _read_eighths(file: Path, dtypes: Mapping[str, str | None]) -> dict[str, np.
     """Read the arrays of eight bits a number, which safetensors looks for in NumPy itself."""
     from safetensors import deserialize
 
-    found = {name: entry for name, entry in deserialize(file.read_bytes()) if dtypes[name] is not None}
+    entries = deserialize(file.read_bytes())  # type: ignore[no-untyped-call]  # it has no types
+    found = {name: entry for name, entry in entries if dtypes[name] is not None}
     return {
         name: np.frombuffer(entry["data"], ml_dtype(str(dtypes[name]))).reshape(entry["shape"]).copy()
         for name, entry in found.items()

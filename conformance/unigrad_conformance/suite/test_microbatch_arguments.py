@@ -165,6 +165,18 @@ def test_a_whole_name_that_no_argument_has(samples):
         split(samples.tensor(array(4, 3)), samples.tensor(array(3)))
 
 
+def test_a_whole_argument_may_be_left_out(samples):
+    weight, block = weight_block(samples, 3)
+
+    def function(x, *, mask=None):
+        return x * weight if mask is None else x * weight * mask
+
+    x, mask = (samples.tensor(array(*shape, seed=seed)) for shape, seed in (((4, 3), 1), ((3,), 2)))
+    split = unigrad.microbatch(function, 2, blocks=block, whole=("mask",))
+    close({"y": to_numpy(split(x))}, {"y": to_numpy(function(x))}, 1)
+    close({"y": to_numpy(split(x, mask=mask))}, {"y": to_numpy(function(x, mask=mask))}, 1)
+
+
 def test_numbers_and_none_are_given_to_every_part_as_they_are(samples):
     weight, block = weight_block(samples, 3)
     seen = []
@@ -264,6 +276,18 @@ def test_a_rule_for_one_output_by_its_key(samples):
     # 5 terms a sum.
     close({"sums": to_numpy(found["sums"])}, {"sums": array(5, 3).sum(0)}, 5)
     assert found["count"] == 3
+
+
+@pytest.mark.parametrize(("rule", "kind"), [("mean", "int64"), ("mean", "bool"), ("sum", "bool")])
+def test_a_rule_whose_result_the_dtype_can_not_hold_is_an_error(samples, rule, kind):
+    # The mean of the counts 2, 3 and 2 is no whole number, and the sum of two truths none of the two.
+    weight, block = weight_block(samples, 3)
+
+    def function(x):
+        return {"y": x * weight, "hits": samples.tensor(np.array(1, kind))}
+
+    with pytest.raises(ArgumentError, match=rf"hits.*{kind}.*'{rule}'"):
+        unigrad.microbatch(function, 2, blocks=block, combine={"hits": rule})(samples.tensor(array(5, 3)))
 
 
 def test_a_rule_for_an_output_that_is_not_there_is_an_error(samples):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from unigrad import names
+from unigrad import names, recording
 from unigrad import state as portable
 from unigrad.errors import ArgumentTypeError, NotBuiltError, UnsupportedError
 from unigrad.freezing import Rules
@@ -70,6 +71,9 @@ class Block(Unpickled):
             if self.memory.rules:
                 self._follow_rules(self._names)
         return fresh
+
+    def _look(self) -> None:
+        self.structure()
 
     def table(self) -> Table:
         """Return the names of the present structure."""
@@ -231,14 +235,33 @@ class Block(Unpickled):
 
     def _call(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         frozen = self.frozen()
+        if self.memory.rules and self.waits:
+            with self._following():
+                return self._call_holding(frozen, target, args, kwargs)
+        return self._call_holding(frozen, target, args, kwargs)
+
+    def _call_holding(
+        self, frozen: Frozen | None, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         if frozen is None:
             return self.backend.block.call(target, args, kwargs, self.memory.training, ())
         with frozen.unchanged():
             return self.backend.block.call(target, args, kwargs, self.memory.training, frozen.norms)
 
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Freeze what layers create that are built by this call, before they use it."""
+        undo = self.backend.block.on_built(self.inner, self._look)
+        try:
+            yield
+        finally:
+            undo()
+
     def frozen(self) -> Frozen | None:
         """Return what a call through the block must hold as it is now; None if that is nothing."""
-        structure = self._structure if self._structure is not None else self.structure()
+        # A collector has looked when it was entered; that is most of what a call through the block costs.
+        known = self._structure if recording.listens(self) and not self.memory.rules else None
+        structure = self.structure() if known is None else known
         if not structure.norms and not self.memory.frozen_buffers:
             return None
         structure = self.structure()

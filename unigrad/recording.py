@@ -9,11 +9,13 @@ from typing import Any, Protocol
 from unigrad.errors import UnsupportedError
 from unigrad.protocols import Backend, Guarantee, RecordingRegion
 
-__all__ = ["Listener", "SharedRegion", "join"]
+__all__ = ["Listener", "SharedRegion", "join", "listens"]
 
 
 class Listener(Protocol):
     """A collector, as the region sees it."""
+
+    block: Any
 
     def take(self, leaves: Sequence[Any]) -> None:
         """Take note of leaves used in recorded forwards."""
@@ -119,6 +121,12 @@ def join(backend: Backend, listener: Listener, leaves: Sequence[Any], others: bo
         raise
     _local.shared[name] = shared
     return shared
+
+
+def listens(block: Any) -> bool:
+    """Whether a collector of this very block is open in this thread."""
+    shared = _local.shared.get(block.backend.spec.name)
+    return shared is not None and any(listener.block is block for listener in shared._listeners)
 
 
 def _enter_thread(name: str) -> None:

@@ -156,3 +156,23 @@ def test_a_recompute_sees_buffers_of_every_kind(kind):
             collector.backward(call(torch.ones(3, 2).cumsum(0)).sum())
         found.append({name: value.tolist() for name, value in collector.gradients.items()})
     assert found[0] == found[1]
+
+
+def test_a_layer_that_replaced_a_frozen_one_is_frozen_at_its_first_call():
+    """B3: nobody looks at the block in between."""
+    block = unigrad.wrap(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))).freeze("0")
+    block(torch.ones(2, 3))
+    block.native[0] = nn.Linear(3, 3)
+    block(torch.ones(2, 3)).sum().backward()
+    assert block.native[0].weight.grad is None
+    assert block.native[1].weight.grad is not None
+
+
+def test_a_normalization_layer_added_later_and_frozen_natively_keeps_its_statistics():
+    """B9: the model had no such layer when the block last looked at it."""
+    block = unigrad.wrap(nn.Sequential(nn.Linear(3, 3)))
+    assert list(block.parameters) == ["0.weight", "0.bias"]
+    block.native.append(nn.BatchNorm1d(3).requires_grad_(False))
+    block.train()
+    block(torch.randn(4, 3))
+    assert block.native[1].num_batches_tracked.item() == 0

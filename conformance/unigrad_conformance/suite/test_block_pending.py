@@ -87,6 +87,16 @@ def test_freezing_a_pending_layer_takes_effect_when_it_is_built(samples):
     assert list(collector.gradients) == ["middle.weight", "middle.bias", "last.weight"]
 
 
+@pytest.mark.clause("B3", "B4")
+def test_a_pending_layer_is_frozen_by_the_call_that_builds_it(samples, backend):
+    # Nobody looks at the block in between: its user may train it without a collector.
+    block = unigrad.wrap(lazy(samples)).freeze("first")
+    block(samples.tensor(array(5, 3)))
+    tensors = {entry.name: entry.tensor for entry in backend.block.structure(block.inner, None).parameters}
+    frozen = [name for name, tensor in tensors.items() if not backend.block.trainable(tensor)]
+    assert frozen == ["first.weight", "first.bias"]
+
+
 def test_unfreezing_a_pending_layer_before_it_is_built(samples):
     block = unigrad.wrap(lazy(samples)).freeze("first").freeze("last").unfreeze("first")
     ops = samples.operations

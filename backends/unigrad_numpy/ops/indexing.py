@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,29 @@ from unigrad_numpy.tensor import Tensor
 __all__ = ["getitem", "plain_key", "take", "where"]
 
 
-def plain_key(key: Any) -> Any:
-    """Return an index with tensors and lists in it replaced by arrays."""
-    if isinstance(key, tuple):
-        return tuple(plain_key(part) for part in key)
-    if isinstance(key, Tensor):
-        return key._array
-    if isinstance(key, list):
-        return np.asarray(key)
-    return key
+def plain_key(key: Any) -> tuple[Any, ...]:
+    """Return an index as a tuple of None, Ellipsis, slices, int, bool and arrays.
+
+    What NumPy itself would read as an array, as a list, a tuple or a range inside of a tuple, is one afterwards.
+    """
+    return tuple([_plain_part(part) for part in (key if isinstance(key, tuple) else (key,))])
+
+
+def _plain_part(part: Any) -> Any:
+    if part is None or part is Ellipsis or isinstance(part, bool | np.ndarray):
+        return part
+    if isinstance(part, Tensor):
+        return part._array
+    if isinstance(part, slice):  # a bound may be a tensor, which may change later
+        return slice(*(None if bound is None else index(bound) for bound in (part.start, part.stop, part.step)))
+    if not isinstance(part, np.bool_):  # which can be an integer, and selects as a bool
+        try:
+            return index(part)
+        except TypeError:
+            pass
+    array = np.asarray(part)
+    # NumPy makes an empty list an array of floats, and takes it as an index nevertheless.
+    return array if array.size else array.astype(np.intp)
 
 
 def getitem(x: Any, key: Any) -> Tensor:
@@ -32,17 +47,16 @@ def getitem(x: Any, key: Any) -> Tensor:
     x
         Tensor.
     key
-        Whatever NumPy takes: integers, slices, None, Ellipsis, integer and bool arrays or tensors. Without arrays the
-        result is a view. An element selected several times sums its gradients.
+        Whatever NumPy takes: integers, slices, None, Ellipsis, integer and bool arrays, tensors or sequences. Without
+        arrays the result is a view. An element selected several times sums its gradients.
     """
     x = as_tensor(x)
-    plain = plain_key(key)
-    array = x._array[plain]
-    parts = plain if isinstance(plain, tuple) else (plain,)
+    parts = plain_key(key)
+    array = x._array[parts]
     arrays = [part.copy() for part in parts if isinstance(part, np.ndarray)]
     if not arrays:
         view = np.asarray(array) if isinstance(array, np.ndarray) else x._array[(*parts, ...)]
-        return record("getitem", view, (x,), _slice_vjp, context=(x.shape, plain), counter=view_counter(view, x))
+        return record("getitem", view, (x,), _slice_vjp, context=(x.shape, parts), counter=view_counter(view, x))
     rest = tuple(None if isinstance(part, np.ndarray) else part for part in parts)
     places = tuple(isinstance(part, np.ndarray) for part in parts)
     return record("getitem", array, (x,), _gather_vjp, arrays, (x.shape, rest, places))

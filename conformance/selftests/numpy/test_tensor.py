@@ -153,22 +153,116 @@ def test_broadcasting_sums_back(shapes):
     assert np.all(dy == 2 * (size // y.size if y.size else 0))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_indexing_counts_how_often_an_element_is_selected(data):
-    shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=4))
-    key = data.draw(
+@st.composite
+def keys(draw, shape):
+    """Draw an index, with each part of it written in one of the forms that NumPy reads alike."""
+    parts = draw(
         st.one_of(
-            hnp.basic_indices(shape, allow_newaxis=True),
+            hnp.basic_indices(shape, allow_newaxis=True).map(lambda key: key if isinstance(key, tuple) else (key,)),
             hnp.integer_array_indices(shape),
-            hnp.arrays(np.bool_, shape),
+            hnp.arrays(np.bool_, shape).map(lambda mask: (mask,)),
+            mixed_parts(shape),
         )
     )
+    return tuple(draw(st.sampled_from(forms(part))) for part in parts)
+
+
+@st.composite
+def mixed_parts(draw, shape):
+    length = draw(st.integers(0, 3))
+    parts = [
+        draw(
+            st.one_of(
+                st.integers(-side, side - 1),
+                st.slices(side),
+                hnp.arrays(np.intp, length, elements=st.integers(-side, side - 1)),
+            )
+        )
+        for side in shape[: draw(st.integers(1, len(shape)))]
+    ]
+    for extra in (None, True, np.True_, np.array(True)):
+        if draw(st.booleans()):
+            parts.insert(draw(st.integers(0, len(parts))), extra)
+    if draw(st.booleans()):
+        parts.append(...)
+    return tuple(parts)
+
+
+def nested_tuple(values):
+    return tuple(map(nested_tuple, values)) if isinstance(values, list) else values
+
+
+def forms(part):
+    """Return the ways to write one part of an index."""
+    if isinstance(part, np.ndarray):
+        values = part.tolist()
+        ranges = [range(len(values))] if part.ndim == 1 and values == [*range(len(values))] else []
+        return [part, Tensor(part), *([values, nested_tuple(values)] if part.ndim else [values]), *ranges]
+    if type(part) is int:
+        return [part, np.int32(part), np.array(part), Tensor(part)]
+    if isinstance(part, slice):
+        return [
+            part,
+            slice(*(None if bound is None else np.int64(bound) for bound in (part.start, part.stop, part.step))),
+        ]
+    return [part]
+
+
+def as_numpy(key):
+    return tuple(part.numpy() if isinstance(part, Tensor) else part for part in key)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_indexing_counts_how_often_an_element_is_selected(data):
+    """The values are those of NumPy, and the gradient is what ``numpy.add.at`` gives, in each form of index."""
+    shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=4))
+    key = data.draw(keys(shape))
+    if len(key) == 1 and not isinstance(key[0], tuple) and data.draw(st.booleans()):
+        (key,) = key
+    plain = as_numpy(key) if isinstance(key, tuple) else as_numpy((key,))[0]
     x = Tensor(np.arange(np.prod(shape), dtype=np.float64).reshape(shape), requires_grad=True)
+    expected = np.asarray(x.data[plain])
+    cotangent = np.arange(1.0, 1.0 + expected.size).reshape(expected.shape)
+    summed = np.zeros(shape)
+    np.add.at(summed, plain, cotangent)
     out = x[key]
-    assert np.array_equal(out.data, x.data[key])
-    (gradient,) = vector_jacobian_product([out], [np.ones(out.shape)], [x])
-    assert np.array_equal(gradient.ravel(), np.bincount(np.ravel(out.data).astype(int), minlength=x.size))
+    assert np.array_equal(out.data, expected)
+    assert np.shares_memory(out.data, x.data) <= (out._counter is x._counter)
+    for outputs, factor in (([out], 1), ([out, x[key]], 2)):
+        (gradient,) = vector_jacobian_product(outputs, [cotangent] * len(outputs), [x])
+        assert np.array_equal(gradient, factor * summed)
+    written = Tensor(np.zeros(shape))
+    written[key] = cotangent
+    summed[...] = 0
+    summed[plain] = cotangent
+    assert np.array_equal(written.data, summed)
+
+
+def test_a_selected_element_counts_as_often_as_a_tuple_names_it():
+    x = Tensor(np.arange(12.0).reshape(3, 4), requires_grad=True)
+    for key, expected in (
+        ((slice(None), (0, 0, 2)), [[2, 0, 1, 0]] * 3),
+        (((0, 0), (1, 1)), [[0, 2, 0, 0], [0] * 4, [0] * 4]),
+        ((range(2), (1, 1)), [[0, 1, 0, 0], [0, 1, 0, 0], [0] * 4]),
+        (([[0, 0]], [[1], [1]]), [[0, 4, 0, 0], [0] * 4, [0] * 4]),
+        ([], [[0] * 4] * 3),
+    ):
+        (gradient,) = vector_jacobian_product([x[key].sum()], [np.ones(())], [x])
+        assert gradient.tolist() == expected
+
+
+def test_an_index_is_what_it_was_in_the_forward():
+    """A list, an array or a tensor in an index, also as the bound of a slice, is written before the backward."""
+    x = Tensor(np.arange(4.0), requires_grad=True)
+    for index in ([0, 1], np.array([0, 1]), Tensor([0, 1])):
+        out = x[index]
+        index[1] = 3
+        assert vector_jacobian_product([out], [np.ones(2)], [x])[0].tolist() == [1, 1, 0, 0]
+    bound = Tensor(2)
+    out = x[:bound]
+    bound[...] = 1
+    assert vector_jacobian_product([out], [np.ones(2)], [x])[0].tolist() == [1, 1, 0, 0]
 
 
 def test_writes_are_counted_through_every_view():

@@ -1,7 +1,8 @@
 """Apply gradients with the optimizers of Keras; state only for what is registered. See ``unigrad.protocols.OptimizerModule``.
 
 An optimizer of Keras serves the variables that it was built with, for good. What is registered later gets a second one from the same
-factory, which follows the rate of the first; its count of steps, and so its correction of early moments, begins with those variables.
+factory, which follows the rate and the settings of the first; its count of steps, and so its correction of early moments, begins with
+those variables.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from unigrad.errors import ArgumentTypeError
+from unigrad.errors import ArgumentTypeError, UnsupportedError
 from unigrad_tensorflow.arrays import value
 from unigrad_tensorflow.private import raw, stop_recording
+from unigrad_tensorflow.slots import each, fill, inner, numbers, read, together, write
 
 __all__ = ["create", "extend", "is_optimizer", "served", "set_state_of", "state_of", "step"]
 
@@ -27,33 +28,23 @@ class _Group:
     def __init__(self, optimizer: Any, parameters: Sequence[Any]) -> None:
         self.optimizer = optimizer
         self.served = {id(parameter): parameter for parameter in parameters}
-        before = {id(variable) for variable in optimizer.variables} if not optimizer.built else None
         if not optimizer.built:
             optimizer.build(list(parameters))
-        common = before if before is not None else {id(optimizer.iterations), id(raw_rate(optimizer))}
-        slots = [variable for variable in optimizer.variables if id(variable) not in common]
-        self.slots = slots
-
-    def slots_of(self, parameter: Any) -> dict[str, Any]:
-        """Return the slots of one parameter, by what they are."""
-        plain = self.optimizer
-        index = plain._get_variable_index(parameter)
-        found: dict[str, Any] = {}
-        for name, held in vars(plain).items():
-            if isinstance(held, list) and len(held) == len(self.served) and held and name != "_trainable_variables":
-                slot = held[index]
-                if isinstance(slot, keras.Variable) and any(slot is one for one in self.slots):
-                    found[_singular(name.strip("_"))] = slot
-        return found
 
 
-def _singular(name: str) -> str:
-    return f"{name[:-3]}y" if name.endswith("ies") else name.rstrip("s")
+class _Follower(_Group):
+    """A further one, whose rate and settings are those of the first, also what a schedule or the program makes of them later."""
 
+    def __init__(self, optimizer: Any, parameters: Sequence[Any]) -> None:
+        super().__init__(optimizer, parameters)
+        self.rate = rate = keras.Variable(0.0, trainable=False, name="rate")
+        optimizer.learning_rate = lambda: raw(rate)
 
-def raw_rate(optimizer: Any) -> Any:
-    """Return the variable of the rate, or the schedule in its place."""
-    return vars(optimizer).get("_learning_rate")
+    def follow(self, first: Any) -> None:
+        """Take over what the first optimizer is about to step with."""
+        raw(self.rate).assign(tf.cast(tf.convert_to_tensor(first.learning_rate), self.rate.dtype))
+        for name in {name for one in (first, self.optimizer) for _, _, name, _ in numbers(one)}:
+            setattr(self.optimizer, name, getattr(first, name))
 
 
 class _Made:
@@ -61,11 +52,15 @@ class _Made:
 
     def __init__(self, factory: Callable[..., Any], first: _Group) -> None:
         self.factory = factory
-        self.groups = [first]
+        self.groups: list[_Group] = [first]
 
     def group_of(self, parameter: Any) -> _Group | None:
         """Return the group that serves a parameter."""
         return next((group for group in self.groups if id(parameter) in group.served), None)
+
+    def further(self) -> list[tuple[str, _Group]]:
+        """Return all groups but the first, by what the names of their state begin with."""
+        return [(f"{index}.", group) for index, group in enumerate(self.groups) if index]
 
 
 _made: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()
@@ -98,8 +93,28 @@ def extend(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     """Serve more parameters, by a further optimizer of the same factory."""
     made = _made[optimizer]
     new = [parameter for parameter in parameters.values() if made.group_of(parameter) is None]
-    if new:
-        made.groups.append(_Group(_make(made.factory, new), new))
+    if not new:
+        return
+    what = _over_all(optimizer)
+    if what is not None:
+        raise UnsupportedError(
+            f"{', '.join(parameters)} came into use after the first step, and {what}; nothing was moved. Let the first step reach all "
+            "parameters, or make a new Optimizer"
+        )
+    made.groups.append(_Follower(_make(made.factory, new), new))
+
+
+def _over_all(optimizer: Any) -> str | None:
+    """Say what an optimizer does over all its parameters together, which two can't do; None for nothing."""
+    if inner(optimizer):
+        return f"{type(optimizer).__name__} can't be extended: its inner optimizers serve what they were built with"
+    if optimizer.global_clipnorm:
+        return "global_clipnorm takes one norm of the parameters that it was built with; use collector.clip_by_global_norm instead"
+    if optimizer.gradient_accumulation_steps:
+        return (
+            "gradient_accumulation_steps would count their steps from another start; accumulate in a collector instead"
+        )
+    return None
 
 
 def served(optimizer: Any) -> list[Any]:
@@ -110,42 +125,43 @@ def served(optimizer: Any) -> list[Any]:
 def step(optimizer: Any, gradients: Sequence[tuple[Any, Any | None]]) -> None:
     """Do one step; Keras leaves a variable without a gradient alone, if it is not given to it."""
     made = _made[optimizer]
+    given = [(gradient, parameter) for parameter, gradient in gradients if gradient is not None]
     with stop_recording():
+        for group in made.groups[1:]:
+            assert isinstance(group, _Follower)
+            group.follow(optimizer)  # before the first steps, whose count moves on then
         for group in made.groups:
-            pairs = [(gradient, parameter) for parameter, gradient in gradients if id(parameter) in group.served]
-            pairs = [(gradient, parameter) for gradient, parameter in pairs if gradient is not None]
-            if not pairs:
-                continue
-            if group.optimizer is not optimizer and isinstance(raw_rate(group.optimizer), keras.Variable):
-                group.optimizer.learning_rate = optimizer.learning_rate
-            group.optimizer.apply([gradient for gradient, _ in pairs], [parameter for _, parameter in pairs])
+            pairs = [(gradient, parameter) for gradient, parameter in given if id(parameter) in group.served]
+            if pairs:
+                group.optimizer.apply([gradient for gradient, _ in pairs], [parameter for _, parameter in pairs])
+            elif given and group.optimizer is optimizer and not isinstance(optimizer.learning_rate, keras.Variable):
+                optimizer.iterations.assign_add(1)  # a schedule counts the steps of all parameters
 
 
 def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-    """Return the slots of one parameter, and the count of steps where there are any; for None the rate."""
-    if parameter is None:
-        rate = raw_rate(optimizer)
-        return {"learning_rate": float(rate.numpy())} if isinstance(rate, keras.Variable) else {}
-    group = _made[optimizer].group_of(parameter)
-    if group is None:
-        return {}
-    found = {name: value(slot) for name, slot in group.slots_of(parameter).items()}
-    if found:
-        found["step"] = int(group.optimizer.iterations.numpy())
+    """Return the slots of one parameter; for None rate, counts of steps, settings, and all that is no slot of one parameter."""
+    made = _made[optimizer]
+    if parameter is not None:
+        group = made.group_of(parameter)
+        return {} if group is None else {name: value(slot) for name, slot in each(group.optimizer, parameter).items()}
+    found = read(optimizer, made.groups[0].served.values())
+    for place, group in made.further():
+        variables = together(group.optimizer, group.served.values())
+        found |= {place + name: value(variable) for name, variable in variables.items()}
     return found
 
 
 def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
     """Put back what ``state_of`` returned."""
-    if parameter is None:
-        if "learning_rate" in state:
-            optimizer.learning_rate = float(state["learning_rate"])
+    made = _made[optimizer]
+    if parameter is not None:
+        group = made.group_of(parameter)
+        assert group is not None  # the core asks for what it has given
+        fill(each(group.optimizer, parameter), state)
         return
-    group = _made[optimizer].group_of(parameter)
-    assert group is not None  # the core asks for what it has given
-    slots = group.slots_of(parameter)
-    for name, item in state.items():
-        if name == "step":
-            group.optimizer.iterations.assign(int(item))
-        else:
-            raw(slots[name]).assign(item if tf.is_tensor(item) else np.asarray(item))
+    rest = dict(state)
+    for place, group in made.further():
+        mine = {name: rest.pop(name) for name in state if name.startswith(place)}
+        variables = together(group.optimizer, group.served.values())
+        fill({place + name: variable for name, variable in variables.items()}, mine)
+    write(optimizer, made.groups[0].served.values(), rest)

@@ -507,6 +507,7 @@ def _try_out() -> None:
         with stop_recording():
             noticed = noticed and stopped() and should_record([x])
     layer = keras.layers.Layer()
+    optimizer = keras.optimizers.SGD(name="unigrad")  # a name that Keras does not count
     missing = [
         what
         for what, found in (
@@ -515,6 +516,7 @@ def _try_out() -> None:
             ("tapes that can be asked", noticed),
             ("losses of a layer", isinstance(getattr(layer, "_losses", None), list)),
             ("variables tracked by a layer", hasattr(layer, "_trainable_variables") and hasattr(layer, "_layers")),
+            ("parameters of an optimizer", isinstance(getattr(optimizer, "_trainable_variables", None), list)),
         )
         if not found
     ]

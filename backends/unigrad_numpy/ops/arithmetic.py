@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unigrad_numpy.graph import state
-from unigrad_numpy.ops.base import OUTPUT, float_tensor, needed_by, operands, record, unbroadcast
+from unigrad_numpy.ops.base import OUTPUT, as_rows, float_tensor, needed_by, operands, record, unbroadcast
 from unigrad_numpy.tensor import Tensor, wrap
 
 __all__ = [
@@ -151,7 +151,7 @@ def _matmul_vjp(shapes: Any, saved: Any, g: Any, needs: Any) -> Any:
     if needs[1]:
         if len(y_shape) <= 2 < x.ndim:
             # One product of all rows, rather than one for each leading index and their sum.
-            x, g = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+            x, g = as_rows(x), as_rows(g)
         dy = x.swapaxes(-1, -2) @ g
         dy = unbroadcast(dy, (*y_shape, 1) if len(y_shape) == 1 else y_shape).reshape(y_shape)
     return dx, dy
@@ -185,10 +185,10 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _linear_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
     x, weight = saved
-    rows = g.reshape(-1, g.shape[-1])
+    rows = as_rows(g)
     return (
         g @ weight if needs[0] else None,
-        rows.T @ x.reshape(-1, x.shape[-1]) if needs[1] else None,
+        rows.T @ as_rows(x) if needs[1] else None,
         *((rows.sum(axis=0) if needs[2] else None,) if len(needs) == 3 else ()),
     )
 

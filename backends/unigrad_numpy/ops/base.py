@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -159,6 +160,11 @@ def unbroadcast(cotangent: Array, shape: tuple[int, ...]) -> Array:
         lead + axis for axis, length in enumerate(shape) if length == 1 and cotangent.shape[lead + axis] != 1
     )
     return cotangent.sum(axis=axes, keepdims=True).reshape(shape)
+
+
+def as_rows(array: Array) -> Array:
+    """Return an array as a matrix of its last axis; NumPy can't find the number of rows of an array without elements."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def plain_axes(axis: Any, ndim: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,18 @@ def cropped(x: Array, padding: tuple[int, int]) -> Array:
 
 def _channels_first(x: Array) -> Array:
     """Return ``(batch, channels, h, w)`` as a matrix ``(channels, batch * h * w)``."""
-    return x.transpose(1, 0, 2, 3).reshape(x.shape[1], -1)
+    n, c, h, w = x.shape
+    return x.transpose(1, 0, 2, 3).reshape(c, n * h * w)
+
+
+def _kernels(weight: Array) -> Array:
+    """Return kernels as the rows of a matrix."""
+    return weight.reshape(len(weight), math.prod(weight.shape[1:]))
+
+
+def _columns(view: Array) -> Array:
+    """Return :func:`windows` as the columns of a matrix."""
+    return view.reshape(math.prod(view.shape[:3]), math.prod(view.shape[3:]))
 
 
 def _batch_first(matrix: Array, batch: int, size: tuple[int, int]) -> Array:
@@ -111,7 +123,7 @@ def conv2d(
         raise ValueError(f"conv2d: images of shape {x.shape} are smaller than a weight of shape {weight.shape}")
     columns = windows(image, weight.shape[2:], stride, dilation)  # type: ignore[arg-type]
     size = columns.shape[4:]
-    matrix = weight._array.reshape(len(weight._array), -1) @ columns.reshape(-1, x.shape[0] * size[0] * size[1])
+    matrix = _kernels(weight._array) @ _columns(columns)
     array = _batch_first(matrix, x.shape[0], size)  # type: ignore[arg-type]
     inputs, array = _with_bias("conv2d", x, weight, bias, weight.shape[0], array)
     context = (x.shape, weight.shape, stride, padding, dilation)
@@ -124,12 +136,12 @@ def _conv2d_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
     matrix = _channels_first(g)
     dx = dw = None
     if needs[0]:
-        columns = weight.reshape(shape[0], -1).T @ matrix
+        columns = _kernels(weight).T @ matrix
         columns = columns.reshape(c, *shape[2:], n, *g.shape[2:])
         dx = cropped(scatter(columns, (h + 2 * padding[0], w + 2 * padding[1]), stride, dilation), padding)
     if needs[1]:
         columns = windows(padded(x, padding), shape[2:], stride, dilation)[..., : g.shape[2], : g.shape[3]]
-        dw = (matrix @ columns.reshape(-1, matrix.shape[1]).T).reshape(shape)
+        dw = (matrix @ _columns(columns).T).reshape(shape)
     return (dx, dw, *((matrix.sum(axis=1) if needs[2] else None,) if len(needs) == 3 else ()))
 
 
@@ -167,7 +179,7 @@ def conv_transpose2d(
     size = ((h - 1) * stride[0] + kh + extra[0], (w - 1) * stride[1] + kw + extra[1])
     if any(length <= 2 * cut for length, cut in zip(size, padding, strict=True)):
         raise ValueError(f"conv_transpose2d: nothing is left of a result of {size} pixels after a padding of {padding}")
-    columns = weight._array.reshape(weight.shape[0], -1).T @ _channels_first(x._array)
+    columns = _kernels(weight._array).T @ _channels_first(x._array)
     full = scatter(columns.reshape(channels, kh, kw, n, h, w), size, stride)
     array = np.ascontiguousarray(cropped(full, padding))
     inputs, array = _with_bias("conv_transpose2d", x, weight, bias, channels, array)
@@ -179,10 +191,10 @@ def conv_transpose2d(
 def _conv_transpose2d_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
     x, weight = saved
     (n, _, h, w), shape, stride, padding = context
-    columns = windows(padded(g, padding), shape[2:], stride)[..., :h, :w].reshape(-1, n * h * w)
+    columns = _columns(windows(padded(g, padding), shape[2:], stride)[..., :h, :w])
     dx = dw = None
     if needs[0]:
-        dx = _batch_first(weight.reshape(shape[0], -1) @ columns, n, (h, w))
+        dx = _batch_first(_kernels(weight) @ columns, n, (h, w))
     if needs[1]:
         dw = (_channels_first(x) @ columns.T).reshape(shape)
     return (dx, dw, *((g.sum(axis=(0, 2, 3)) if needs[2] else None,) if len(needs) == 3 else ()))

@@ -8,7 +8,7 @@ import numpy as np
 
 from unigrad_numpy.ops.arithmetic import mul, sub
 from unigrad_numpy.ops.base import as_tensor, float_tensor, record
-from unigrad_numpy.ops.reductions import mean
+from unigrad_numpy.ops.reductions import log_probabilities, mean
 from unigrad_numpy.tensor import Tensor
 
 __all__ = ["cross_entropy", "mse"]
@@ -45,8 +45,7 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean") -> Tensor:
     rows = labels._array[:, None]
     if rows.size and (rows.min() < 0 or rows.max() >= logits.shape[1]):
         raise IndexError(f"labels from {rows.min()} to {rows.max()} do not fit {logits.shape[1]} classes")
-    shifted = logits._array - logits._array.max(axis=1, keepdims=True)
-    logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    logarithms = log_probabilities(logits._array, 1)
     losses = -np.take_along_axis(logarithms, rows, axis=1)[:, 0]
     factor = logits.dtype.type(1 / max(losses.size, 1) if reduction == "mean" else 1)
     array = losses if reduction == "none" else losses.sum() * factor

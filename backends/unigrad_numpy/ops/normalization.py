@@ -51,7 +51,7 @@ def _normalize_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
     out: list[Any] = [None]
     if needs[0]:
         inner = g if weight is None else g * weight.reshape(shape)
-        if not constant:
+        if not constant and inner.size:
             through = (inner * normal).mean(axis=axes, keepdims=True)
             inner = inner - inner.mean(axis=axes, keepdims=True) - normal * through
         out[0] = inner * scale
@@ -62,11 +62,20 @@ def _normalize_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
     return tuple(out)
 
 
+def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return mean and biased variance over ``axes``, which stay; no numbers where there are no elements."""
+    if x.size:
+        return x.mean(axis=axes, keepdims=True), x.var(axis=axes, keepdims=True)
+    nothing = np.full([1 if axis in axes else length for axis, length in enumerate(x.shape)], x.dtype.type(np.nan))
+    return nothing, nothing
+
+
 def batch_statistics(x: Any) -> tuple[Array, Array]:
     """Return mean and biased variance of each channel of ``x`` ``(batch, channels, ...)``, shape ``(channels,)``."""
     x = float_tensor(x, "batch_norm")
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-    return x._array.mean(axis=axes), x._array.var(axis=axes)
+    mean, variance = _moments(x._array, axes)
+    return mean.reshape(x.shape[1]), variance.reshape(x.shape[1])
 
 
 def batch_norm(
@@ -134,6 +143,6 @@ def layer_norm(
     for part in (weight, bias):
         if part is not None and part.shape != x.shape[-axes:]:
             raise ValueError(f"layer_norm: features of shape {part.shape} do not fit an input of shape {x.shape}")
-    mean = x._array.mean(axis=last, keepdims=True)
-    scale = x.dtype.type(1) / np.sqrt(x._array.var(axis=last, keepdims=True) + x.dtype.type(epsilon))
+    mean, variance = _moments(x._array, last)
+    scale = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(epsilon))
     return _normalize("layer_norm", x, weight, bias, mean, scale, last, last, False)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unigrad_numpy.graph import state
-from unigrad_numpy.ops.base import OUTPUT, as_tensor, expand, float_tensor, plain_axes, record
+from unigrad_numpy.ops.base import OUTPUT, Array, as_tensor, expand, float_tensor, plain_axes, record
 from unigrad_numpy.tensor import Tensor, wrap
 
 __all__ = ["argmax", "log_softmax", "max", "mean", "min", "norm", "softmax", "sum"]
@@ -101,7 +101,7 @@ def _norm_vjp(axes: Any, saved: Any, g: Any, needs: Any) -> Any:
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """Exponentials of ``x`` divided by their sum along ``axis``."""
     x = float_tensor(x, "softmax")
-    powers = np.exp(_shifted(x, axis))
+    powers = np.exp(_shifted(x._array, axis))
     array = powers / powers.sum(axis=axis, keepdims=True)
     return record("softmax", array, (x,), _softmax_vjp, (OUTPUT,), axis)
 
@@ -115,14 +115,19 @@ def _softmax_vjp(axis: Any, saved: Any, g: Any, needs: Any) -> Any:
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """Logarithm of :func:`softmax`, also where that is too small to represent."""
     x = float_tensor(x, "log_softmax")
+    return record("log_softmax", log_probabilities(x._array, axis), (x,), _log_softmax_vjp, (OUTPUT,), axis)
+
+
+def log_probabilities(x: Array, axis: int) -> Array:
+    """Return the value of :func:`log_softmax`."""
     shifted = _shifted(x, axis)
-    array = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
-    return record("log_softmax", array, (x,), _log_softmax_vjp, (OUTPUT,), axis)
-
-
-def _shifted(x: Tensor, axis: int) -> Any:
     with np.errstate(all="ignore"):
-        return x._array - x._array.max(axis=axis, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
 
 
 def _log_softmax_vjp(axis: Any, saved: Any, g: Any, needs: Any) -> Any:

@@ -101,7 +101,9 @@ def _smaller_vjp(context: Any, saved: Any, g: Any, needs: Any) -> Any:
 
 def _share(g: Any, first: Any, x: Any, y: Any, needs: Any) -> Any:
     kind = g.dtype.type
-    share = np.where(x == y, kind(0.5), first.astype(g.dtype))
+    no_number = np.isnan(x)  # is the result, whatever stands beside it
+    tie = (x == y) | (no_number & np.isnan(y))
+    share = np.where(tie, kind(0.5), (first | no_number).astype(g.dtype))
     return (
         unbroadcast(g * share, x.shape) if needs[0] else None,
         unbroadcast(g * (kind(1) - share), y.shape) if needs[1] else None,

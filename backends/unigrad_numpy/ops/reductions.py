@@ -70,7 +70,7 @@ def _extremum(name: str, function: Any, x: Any, axis: Any, keepdims: bool) -> Te
 
 def _extremum_vjp(axes: Any, saved: Any, g: Any, needs: Any) -> Any:
     x, extremum = saved
-    hit = x == expand(extremum, x.shape, axes)
+    hit = (x == expand(extremum, x.shape, axes)) | np.isnan(x)  # which is the extremum wherever there is one
     share = expand(g, x.shape, axes) / hit.sum(axis=axes, keepdims=True, dtype=x.dtype)
     return (np.where(hit, share, x.dtype.type(0)),)
 

@@ -70,6 +70,18 @@ def test_not_a_number_passes_through():
     assert np.isnan(slope(ops.exp, [nan])).all()
 
 
+def test_not_a_number_is_the_extremum_and_gets_its_derivative():
+    """NumPy's maximum and minimum of what holds a NaN are that NaN; several of them share, as at a tie."""
+    nan = float("nan")
+    for reduced, paired in ((ops.max, ops.maximum), (ops.min, ops.minimum)):
+        assert np.isnan(reduced(Tensor([0.0, nan])).item())
+        assert slope(reduced, [0.0, nan, 5.0]) == [0, 1, 0]
+        assert slope(reduced, [nan, 0.0, nan]) == [0.5, 0, 0.5]
+        assert slope(lambda x, reduced=reduced: reduced(x, 1), [[nan, 1.0], [3.0, 3.0]]) == [[1, 0], [0.5, 0.5]]
+        assert slope(paired, [nan, 1.0, nan], [1.0, nan, nan]) == [[1, 0, 0.5], [0, 1, 0.5]]
+    assert slope(lambda x: ops.max_pool2d(x, 2), [[[[1.0, nan], [5.0, 2.0]]]]) == [[[[0, 1], [0, 0]]]]
+
+
 def test_a_value_used_twice_in_one_product():
     """Case 114."""
 

@@ -11,6 +11,9 @@ from unigrad.errors import ArgumentError, ArgumentTypeError, BackendMismatchErro
 from unigrad.plugins import backend_of
 from unigrad.protocols import Backend
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Weights whose product with a gradient of usual size is a number of float32."""
+
 __all__ = ["check_flag", "check_losses", "check_weight", "require_number", "require_tensor"]
 
 
@@ -100,6 +103,11 @@ def check_weight(weight: float | None, accumulate: str, weighted: bool | None) -
             raise ArgumentError("a weight means something in accumulate='add' only; 'write' holds one backward")
         if not math.isfinite(weight) or weight < 0:
             raise ArgumentError(f"weight is a finite number of items, 0 or more, not {weight!r}")
+        if weight != 0 and not SMALLEST <= weight <= LARGEST:
+            raise ArgumentError(
+                f"weight is a number of items between {SMALLEST:.0e} and {LARGEST:.0e}, or 0, not {weight!r}: its product with a gradient "
+                "would leave the range of float32"
+            )
     if accumulate == "add" and weighted is not None and weighted != (weight is not None):
         raise ArgumentError(
             "weighted and unweighted backward calls in one collector have no common meaning; give a weight to each or to none"

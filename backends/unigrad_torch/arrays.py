@@ -99,12 +99,14 @@ def cast(tensor: Any, dtype: str) -> Any:
 
 
 def clip_factor(tensors: Sequence[Any], maximum: float) -> Any:
-    """Return ``min(1, maximum / norm)`` over all tensors, as a tensor that needs no synchronization; 1.0 for none."""
+    """Return ``min(1, maximum / norm)``, the norm taken in float64, as a tensor that needs no synchronization; 1.0 for none."""
     if not tensors:
         return 1.0
     norms = []
     for tensor in map(_dense, tensors):
-        wide = torch.promote_types(tensor.dtype, torch.float32)
+        # squares of float32 leave its range; the devices of Apple know no wider one
+        least = torch.float32 if tensor.device.type == "mps" else torch.float64
+        wide = torch.promote_types(tensor.dtype, least)
         norms.append(torch.linalg.vector_norm(tensor, dtype=wide).to(tensors[0].device))
     wide = torch.float64 if any(norm.dtype is torch.float64 for norm in norms) else torch.float32
     norm = torch.linalg.vector_norm(torch.stack([norm.to(wide) for norm in norms]))

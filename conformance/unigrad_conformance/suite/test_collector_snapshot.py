@@ -166,6 +166,16 @@ def test_clip_scales_the_norm_over_all_parameters(samples, record):
     record("gradients", collector.gradients, terms=3, reason="square root, division and product")
 
 
+@pytest.mark.parametrize(("size", "maximum"), [(1e20, 1.0), (1e-30, 1e-31)])
+def test_clip_of_what_has_no_square_in_float32(samples, size, maximum):
+    own = leaves(samples, a=[1, 1, 1, 1])
+    with unigrad.GradientCollector(own) as collector:
+        collector.backward(samples.operations.sum(own["a"] * size))
+        collector.clip_by_global_norm(maximum)
+    # Four elements of one size: each is half of the norm.
+    np.testing.assert_allclose(to_numpy(collector.gradients["a"]), np.full(4, maximum / 2), rtol=1e-6)
+
+
 def test_clip_leaves_a_smaller_norm_alone(samples):
     model = mlp(samples, 3, 4, 2)
     with collector_of(model) as collector:

@@ -229,3 +229,15 @@ def test_nothing_is_divided_by_a_count_of_calls(samples):
         for count in range(1, 5):
             collector.backward(samples.operations.sum(own["a"]))
             collects(collector.gradients, a=[count, count])
+
+
+@pytest.mark.parametrize("weight", [1e-42, 1e-310, 1e39])
+def test_a_weight_out_of_the_range_of_gradients_is_an_error(samples, weight):
+    # Its product with a float32 gradient would be 0 or infinite, and the mean no number.
+    own = leaves(samples, a=[1, 2])
+    with collector_of(own) as collector:
+        with pytest.raises(ArgumentError, match="range of float32"):
+            collector.backward(samples.operations.sum(own["a"] * 4.0), weight=weight)
+        collector.backward(samples.operations.sum(own["a"] * 4.0), weight=1e-30)
+        collector.backward(samples.operations.sum(own["a"] * 4.0), weight=1e30)
+    np.testing.assert_allclose(to_numpy(collector.gradients["a"]), [4, 4], rtol=4e-7)

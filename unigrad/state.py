@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -216,7 +217,8 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
     Parameters
     ----------
     path
-        The file.
+        The file. A symbolic link is followed; mode and owner of a file that is replaced stay. Another hard link to it keeps
+        what it held.
     arrays
         Name -> array of any memory layout; they are written in C order (safetensors 0.8.0 writes raw memory, which
         scrambles others: https://github.com/huggingface/safetensors/issues/825).
@@ -227,23 +229,26 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
     ------
     OSError
         If the file can't be written.
+    StateFileError
+        If there is a pipe, a device or anything else that is no file.
     UnsupportedError
         If an array is of a dtype that such a file can't hold, as complex128.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save as to_bytes
 
-    target = _path(path)
+    target = Path(os.path.realpath(_path(path)))
     contiguous = {name: np.array(array, order="C", copy=True) for name, array in arrays.items()}
     try:
         data = to_bytes(contiguous, metadata={"unigrad": json.dumps(dict(description))})
     except SafetensorError as error:
         dtypes = ", ".join(sorted({array.dtype.name for array in contiguous.values()}))
         raise UnsupportedError(f"a safetensors file can't hold all of these dtypes: {dtypes} ({error})") from error
-    if target.is_dir():
+    replaced = _existing(target)
+    if replaced and stat.S_ISDIR(replaced.st_mode):
         raise IsADirectoryError(errno.EISDIR, "the file to write is a folder", str(target))
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".unigrad-")
     except OSError as error:
         raise type(error)(
             error.errno, error.strerror, str(target)
@@ -254,13 +259,38 @@ def write_file(path: Any, arrays: Mapping[str, np.ndarray[Any, Any]], descriptio
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes a private file; a state file is an ordinary one
+        _like(temporary, replaced)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _existing(file: Path) -> os.stat_result | None:
+    """Return what the system says of a file or folder, None if there is none yet; raise for a pipe or a device."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise StateFileError(
+            f"{file} is a pipe, a device or a socket, not a file; a state is saved to and read from files"
+        )
+    return found
+
+
+def _like(temporary: Path, replaced: os.stat_result | None) -> None:
+    """Give a new file the mode and the owner of the one it replaces, else those of an ordinary file."""
+    if replaced is None:
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # the temporary file is private
+        return
+    with contextlib.suppress(
+        OSError, AttributeError
+    ):  # only the superuser may give a file away, and not on each system
+        os.chown(temporary, replaced.st_uid, replaced.st_gid)
+    temporary.chmod(stat.S_IMODE(replaced.st_mode))
 
 
 def _path(path: Any) -> Path:
@@ -286,6 +316,7 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
 
     file = _path(path)
     try:
+        _existing(file)  # to open a pipe would wait for somebody to write
         with file.open("rb"):
             pass  # safetensors says of what may not be read that it does not exist
         with safe_open(str(file), framework="numpy") as stream:
@@ -298,6 +329,8 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
         if len(arrays) < len(names):
             arrays |= _read_eighths(file, eighths)
             arrays = {name: arrays[name] for name in names}
+    except StateFileError:
+        raise
     except FileNotFoundError as error:
         raise StateFileError(f"there is no file {path}") from error
     except IsADirectoryError as error:

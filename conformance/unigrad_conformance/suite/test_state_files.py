@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,69 @@ def test_a_failed_save_leaves_the_old_file_and_no_rest(samples, path, monkeypatc
                 block.save(path)
         assert path.read_bytes() == old
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_saved_through_a_link_is_the_one_behind_it(samples, backend, path, tmp_path):
+    block = unigrad.wrap(dense(samples, 2, 2))
+    (tmp_path / "runs").mkdir()
+    behind = tmp_path / "runs" / "step-1.safetensors"
+    path.symlink_to(behind)
+    for _ in range(2):  # the first save makes the file, the second replaces it
+        fill(backend, block)
+        before = state_bits(block)
+        block.save(path)
+        assert path.is_symlink()
+        block.load(behind)
+        assert state_bits(block) == before
+    assert [entry.name for entry in behind.parent.iterdir()] == [behind.name]
+
+
+def test_links_in_a_circle_are_an_error_and_stay(samples, path):
+    path.symlink_to(path.name)
+    with pytest.raises(OSError, match=path.name):
+        unigrad.wrap(dense(samples, 2, 2)).save(path)
+    assert path.is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_replaced_file_keeps_its_mode(samples, path, mode):
+    block = unigrad.wrap(dense(samples, 2, 2))
+    block.save(path)
+    path.chmod(mode)
+    block.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_new_file_has_the_mode_of_an_ordinary_one(samples, path):
+    ordinary = path.with_name("ordinary")
+    ordinary.touch()
+    unigrad.wrap(dense(samples, 2, 2)).save(path)
+    assert path.stat().st_mode == ordinary.stat().st_mode
+
+
+def test_a_name_as_long_as_the_system_allows_is_saved_to(samples, tmp_path):
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX")
+    block = unigrad.wrap(dense(samples, 2, 2))
+    before = state_bits(block)
+    block.save(tmp_path / ("a" * longest))
+    block.load(tmp_path / ("a" * longest))
+    assert state_bits(block) == before
+    with pytest.raises(OSError, match="too long"):
+        block.save(tmp_path / ("a" * (longest + 1)))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_no_file(samples, path):
+    """Opened, it would wait for somebody at its other end; replaced, somebody who waits there would wait for ever."""
+    os.mkfifo(path)
+    block = unigrad.wrap(dense(samples, 2, 2))
+    for action in (block.save, block.load):
+        with pytest.raises(StateFileError, match="not a file") as error:
+            action(path)
+        assert path.name in str(error.value)
+    assert path.is_fifo()
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 def test_saving_into_a_missing_folder_fails_and_makes_nothing(samples, tmp_path):

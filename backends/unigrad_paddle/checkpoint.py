@@ -58,6 +58,7 @@ class _Call:
                 raise UnsupportedError(half(tensor))
         self.rows: list[Place] = []
         self.inputs: list[Any] = []
+        self.siblings: list[list[int]] = []
         self.outputs: list[int] = []
         self.depends: list[list[int]] = []
 
@@ -92,8 +93,7 @@ class _Call:
             region.args, region.kwargs = (), {}  # type: ignore[misc]  # read-only in the protocol, plain in the core
         # not those of models that are met later, whose buffers the function may have computed itself
         buffers = graphs(region.buffers)
-        tensors = [*self.tensors.values(), *(row.tensor for row in buffers)]
-        border = {node_of(tensor): tensor for tensor in tensors if not tensor.stop_gradient}
+        border = _by_node([*self.tensors.values(), *(row.tensor for row in buffers)])
         with created() as made, inside_region():
             outputs = region.function(*args, **kwargs)
         del args, kwargs
@@ -127,13 +127,20 @@ class _Call:
                     "call the layer in it, or name the layer in blocks= and take the parameter from there in the function"
                 )
 
-    def _dependence(self, outputs: Sequence[Any], border: Mapping[Any, Any], made: Sequence[Any]) -> list[list[int]]:
-        """For each output the numbers of the inputs that it depends on; makes the list of inputs."""
+    def _dependence(
+        self, outputs: Sequence[Any], border: Mapping[Any, Sequence[Any]], made: Sequence[Any]
+    ) -> list[list[int]]:
+        """For each output the numbers of the inputs that it depends on; makes the list of inputs.
+
+        The results of one operation have one node, which does not tell them apart: an output that depends on one of them counts for
+        all, as in any graph of Paddle's.
+        """
         region = self.region
         know(region.parameters)
+        know(tensor for tensors in border.values() for tensor in tensors if tensor.is_leaf)
         made_of = {node_of(parameter): parameter for parameter in made if not parameter.stop_gradient}
         captured = intermediates(region.function) if outputs else {}
-        numbers: dict[Any, int] = {}
+        numbers: dict[Any, list[int]] = {}
         found: list[list[int]] = []
         for output in outputs:
             nodes, ends = walk([node_of(output)], border)
@@ -148,18 +155,20 @@ class _Call:
             depends = []
             for node in ends:
                 if node not in numbers:
-                    tensor = border.get(node)
-                    if tensor is None:
+                    tensors = border.get(node, ())
+                    if not tensors or tensors[0].is_leaf:
                         tensor = made_of.get(node)
-                    if tensor is None:
-                        tensor = leaf_of(node)
-                    if tensor is None:
-                        tensor = captured_leaf(region.function, node)
-                    if tensor is None:
-                        refuse_unknown()
-                    numbers[node] = len(self.inputs)
-                    self.inputs.append(tensor)
-                depends.append(numbers[node])
+                        if tensor is None:
+                            tensor = leaf_of(node)
+                        if tensor is None:
+                            tensor = captured_leaf(region.function, node)
+                        if tensor is None:
+                            refuse_unknown()
+                        tensors = [tensor]
+                    numbers[node] = list(range(len(self.inputs), len(self.inputs) + len(tensors)))
+                    self.siblings += [numbers[node]] * len(tensors)
+                    self.inputs += tensors
+                depends += numbers[node]
             found.append(depends)
         return found
 
@@ -182,11 +191,8 @@ class _Call:
             nodes, ends = walk([node_of(root) for root in roots if _has_graph(root)])
             _refuse_created(made, ends)
             region.check(outputs)
-            own = {id(twin) for twin in (*twins.values(), *stand_ins.values())}
             self._check_reached(all(map(_has_graph, roots)), vectors, set(ends), twins, stand_ins)
-            real = [leaf for leaf in map(leaf_of, ends) if leaf is not None and id(leaf) not in own]
-            if real:
-                refuse_intermediate(intermediates(region.function), nodes)
+            real = self._real(nodes, ends, [*twins.values(), *stand_ins.values()])
             # A handle of its own for each output, since Paddle refuses a tensor that is given twice; nobody is to hold the outputs.
             ends = [view(root) for root in roots]
             del outputs, values, roots, args, kwargs, nodes
@@ -196,6 +202,19 @@ class _Call:
                 _sum([take(twin) for twin in twins if twin is not None] + [found.get(id(tensor))])
                 for tensor, twins in zip(self.inputs, twins_of, strict=True)
             ]
+
+    def _real(self, nodes: Sequence[Any], ends: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+        """Leaves that a recompute reached and that nothing stands in for; raise if the forward did not depend on one of them."""
+        others = set(ends) - set(map(node_of, own))
+        if others:
+            refuse_intermediate(intermediates(self.region.function), nodes)
+        known = {node_of(tensor): tensor for tensor in self.inputs if tensor.is_leaf}
+        if not others <= known.keys():
+            raise RecomputeMismatchError(
+                "the recompute of a checkpointed function reached a tensor that its forward did not depend on: one made before it that "
+                "it uses without an argument, or one that needs a gradient only since; pass all that it uses as arguments"
+            )
+        return [known[node] for node in others]
 
     def _check_reached(
         self,
@@ -208,7 +227,12 @@ class _Call:
         """Raise unless the recomputed outputs depend on all that those of the forward depended on; else its gradient would be zero."""
         for number in sorted({number for gate in gates for number in self.depends[gate]}):
             tensor = self.inputs[number]
-            stands = [one for one in (twins.get(id(tensor)), stand_ins.get(id(tensor)), tensor) if one is not None]
+            stands = [
+                one
+                for sibling in map(self.inputs.__getitem__, self.siblings[number])
+                for one in (twins.get(id(sibling)), stand_ins.get(id(sibling)), sibling)
+                if one is not None
+            ]
             if not graphs or (not tensor.stop_gradient and not any(node_of(one) in reached for one in stands)):
                 raise RecomputeMismatchError(
                     f"the outputs of a checkpointed function depended on a tensor of shape {tuple(tensor.shape)} that needs a gradient in "
@@ -228,6 +252,15 @@ def _differentiate(roots: Sequence[Any], vectors: Sequence[Any], real: Sequence[
             leaf.clear_gradient(False)
             if gradient is not None:
                 leaf.grad = gradient
+
+
+def _by_node(tensors: Sequence[Any]) -> dict[Any, list[Any]]:
+    """Those of the tensors that need a gradient, by their nodes; the results of one operation have the same one."""
+    found: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        if not tensor.stop_gradient:
+            found.setdefault(node_of(tensor), []).append(tensor)
+    return found
 
 
 def _has_graph(value: Any) -> bool:

@@ -22,8 +22,10 @@ def know(tensors: Iterable[Any]) -> None:
     for tensor in tensors:
         if id(tensor) not in _known and not tensor.stop_gradient:
             node = node_of(tensor)
-            _known[id(tensor)] = node
-            _tensors[node] = weakref.ref(tensor, _forgetter(id(tensor)))
+            # w[:] of a leaf is another tensor with the same node and the same .grad
+            if leaf_of(node) is None:
+                _known[id(tensor)] = node
+                _tensors[node] = weakref.ref(tensor, _forgetter(id(tensor)))
 
 
 def unknown(tensors: Iterable[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import unigrad
 from unigrad import tree
-from unigrad_conformance.suite.problems import array, gradients_of, same_bits, to_numpy
+from unigrad_conformance.suite.problems import array, dense, gradients_of, same_bits, to_numpy
 from unigrad_conformance.suite.regions import total
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -115,6 +115,57 @@ def test_integer_and_boolean_outputs_pass_through(samples):
 @pytest.mark.clause("C5")
 def test_same_tensor_as_two_arguments_sums_both_gradients(samples):
     _both(samples, lambda self, x, y: x * self.w + samples.operations.sin(y), lambda run, x: run(x, x))
+
+
+ONE_NODE = {
+    "parts of one split": lambda operations, h: operations.split(h, 3, 1),
+    "in a list": lambda operations, h: ([*operations.split(h, 3, 1)],),
+    "a tensor and all of it": lambda operations, h: (h, operations.index(h, slice(None))),
+    "all of it and a tensor": lambda operations, h: (operations.index(h, slice(None)), h),
+}
+"""Arguments for which a graph may have one node, which alone does not tell them apart."""
+
+
+@pytest.mark.clause("C5", "C1")
+@pytest.mark.parametrize("nested", [False, True], ids=["one region", "a region in a region"])
+@pytest.mark.parametrize("given", ONE_NODE)
+def test_arguments_from_one_operation_have_each_their_gradient(samples, given, nested):
+    """As queries, keys and values of one projection."""
+    operations = samples.operations
+
+    def attend(*given):
+        q, k, *rest = given[0] if isinstance(given[0], list) else given
+        return operations.tanh(q * k) + (operations.sin(rest[0]) if rest else 0.0)
+
+    found = []
+    for checkpoint in (lambda function, blocks: function, unigrad.checkpoint):
+        block = unigrad.wrap(dense(samples, 3, 6))
+        run = checkpoint(attend, blocks=[block])
+
+        def outer(x, block=block, run=run):
+            return run(*ONE_NODE[given](operations, operations.sin(block(x))))
+
+        with unigrad.GradientCollector(block) as collector:
+            x = collector.watch(samples.tensor(array(2, 3, seed=9)), name="x")
+            collector.backward(operations.sum((checkpoint(outer, blocks=[block]) if nested else outer)(x)))
+        found.append(gradients_of(collector) | {"x": to_numpy(collector.input_gradients["x"])})
+    same_bits(*found)
+
+
+@pytest.mark.clause("C5", "C6")
+def test_parameter_and_all_of_it_as_arguments(samples):
+    """What a slice of all gives may be another name of the parameter itself; later losses still find it."""
+    operations, found = samples.operations, []
+    for checkpoint in (lambda function, blocks: function, unigrad.checkpoint):
+        weight = samples.leaf(array(3))
+        block = unigrad.wrap({"weight": weight})
+        run = checkpoint(lambda a, b: operations.tanh(a * 2.0) * b, blocks=[])
+        with unigrad.GradientCollector(block, accumulate="add") as collector:
+            collector.backward(operations.sum(run(weight, operations.index(weight, slice(None)))))
+            collector.backward(operations.sum(operations.sin(weight)))
+        found.append(gradients_of(collector))
+    assert list(found[0]) == ["weight"]
+    same_bits(*found)
 
 
 @pytest.mark.clause("C5")

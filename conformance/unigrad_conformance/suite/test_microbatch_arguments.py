@@ -53,6 +53,23 @@ def test_two_inputs_and_two_outputs(samples, guarantee, record):
     record("inputs", found.inputs, terms=8, reason="products of 3 through two outputs")
 
 
+def test_whole_arguments_from_one_operation_have_each_their_gradient(samples):
+    """Keys and values of one projection, which a graph may have one node for."""
+    ops, found = samples.operations, []
+
+    def attend(q, k, v):
+        return ops.matmul(ops.tanh(ops.matmul(q, ops.transpose(k, (1, 0)))), v)
+
+    for attended in (attend, unigrad.microbatch(attend, 2, blocks=[], whole=("k", "v"))):
+        weight, block = weight_block(samples, 3, 6)
+        with unigrad.GradientCollector(block) as collector:
+            k, v = ops.split(ops.matmul(samples.tensor(array(4, 3, seed=1)), weight), 2, 1)
+            collector.backward(ops.sum(attended(samples.tensor(array(5, 3, seed=2)), k, v)))
+        found.append(gradients_of(collector))
+    # products of 3, then of 4, summed over 5 samples and 3 outputs
+    close(found[1], found[0], terms=27)
+
+
 def test_one_of_two_outputs_used(samples):
     ops = samples.operations
     first, second = samples.leaf(array(3, seed=3)), samples.leaf(array(3, seed=4))

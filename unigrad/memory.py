@@ -31,6 +31,8 @@ def kept_bytes(block: Any) -> AbstractContextManager[Meter]:
     ------
     UnsupportedError
         If the backend cannot count.
+    ArgumentError
+        If what this returned is entered a second time.
 
     Examples
     --------
@@ -55,4 +57,21 @@ def kept_bytes(block: Any) -> AbstractContextManager[Meter]:
         for table in (item.table(),)
         for tensor in (*table.parameters.values(), *table.buffers.values())
     ]
-    return backend.memory.measure(held)
+    return _Measurement(backend.memory.measure(held))
+
+
+class _Measurement(AbstractContextManager[Meter]):
+    """The measurement of a backend, entered once."""
+
+    def __init__(self, measurement: AbstractContextManager[Meter]) -> None:
+        self._measurement = measurement
+        self._entered = False
+
+    def __enter__(self) -> Meter:
+        if self._entered:
+            raise ArgumentError("a measurement is entered once; call kept_bytes again for another one")
+        self._entered = True
+        return self._measurement.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._measurement.__exit__(*exception)

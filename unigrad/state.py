@@ -83,6 +83,7 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
     primitive = block.backend.arrays
     wanted = {**table.parameters, **table.buffers}
     faults: list[str] = []
+    given: set[str] = set()
     ready: dict[str, np.ndarray[Any, Any]] = {}
     unexpected: list[str] = []
     for name, value in arrays.items():
@@ -90,6 +91,7 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
         if canonical not in wanted:
             unexpected.append(str(name))
             continue
+        given.add(canonical)
         if fault := misfit(value):
             faults.append(f"{name}: {fault}")
             continue
@@ -104,9 +106,7 @@ def prepare_arrays(block: Block, arrays: Mapping[str, Any], strict: bool) -> Cal
             faults.append(f"{name}: tied to {canonical} in the block, but the values differ")
         else:
             ready[canonical] = array
-    missing = [
-        name for name in wanted if name not in ready and not any(fault.startswith(f"{name}:") for fault in faults)
-    ]
+    missing = [name for name in wanted if name not in given]
     if strict:
         faults += [f"{name}: missing" for name in missing]
         faults += [f"{name}: the block has no such name" for name in unexpected]

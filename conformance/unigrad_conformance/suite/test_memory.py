@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import unigrad
+from unigrad.errors import ArgumentError
 from unigrad.protocols import Capability
 from unigrad_conformance.suite.collecting import whole_tape
 from unigrad_conformance.suite.parts import deep, kept
@@ -147,6 +148,22 @@ def test_an_exception_inside_ends_the_measurement(samples):
     with pytest.raises(KeyError), unigrad.kept_bytes(block):
         raise KeyError("inside")
     assert kept(block, lambda: function(x)) >= 2 * ACTIVATION
+
+
+def test_a_measurement_is_entered_once(samples):
+    block, function = tanh_chain(samples, 2)
+    x = samples.tensor(array(ROWS, WIDTH))
+    measurement = unigrad.kept_bytes(block)
+    with unigrad.GradientCollector(block, on_unused="ignore"), measurement as meter:
+        with pytest.raises(ArgumentError, match="kept_bytes again"), measurement:
+            pass
+        y = function(x)
+    assert to_numpy(y).shape == (ROWS, WIDTH)
+    found = meter.bytes
+    assert found >= 2 * ACTIVATION
+    with pytest.raises(ArgumentError, match="kept_bytes again"), measurement:
+        pass
+    assert meter.bytes == found
 
 
 def test_values_and_gradients_are_those_without_measuring(samples):

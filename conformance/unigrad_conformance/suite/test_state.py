@@ -115,6 +115,16 @@ def test_a_tied_parameter_given_two_values_is_an_error(samples):
     assert state_bits(block) == before
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_fault_under_a_further_name_is_told_once(samples, strict):
+    layer = dense(samples, 2, 2, bias=False)
+    block = unigrad.wrap(samples.layer("sequential", layers=[layer, layer]))
+    before = state_bits(block)
+    with pytest.raises(StateMismatchError, match=r"\(1 mismatches\):\n  1\.weight: shape"):
+        block.load_state({"1.weight": np.zeros((3, 2), "float32")}, strict=strict)
+    assert state_bits(block) == before
+
+
 FAULTS = {
     "missing": (lambda state: state.pop("left.weight"), r"left\.weight: missing"),
     "unexpected": (lambda state: state.update(extra=np.zeros(2, "float32")), r"extra: the block has no such name"),

@@ -15,6 +15,7 @@ from unigrad.freezing import Rules
 from unigrad.frozen import Frozen
 from unigrad.protocols import ArraysModule, Backend, Structure
 from unigrad.table import Table, table_of
+from unigrad.turns import Turn
 from unigrad.unpickled import Unpickled
 
 __all__ = ["Block", "Memory"]
@@ -53,6 +54,7 @@ class Block(Unpickled):
     """
 
     _instead = "write its state with save(path), or copy.deepcopy a block of one model"
+    _layers: tuple[Structure, frozenset[int]] | None = None
 
     def __init__(self, native: Any, backend: Backend, memory: Memory) -> None:
         self.native = native
@@ -71,6 +73,20 @@ class Block(Unpickled):
             if self.memory.rules:
                 self._follow_rules(self._names)
         return fresh
+
+    def layers(self) -> frozenset[int]:
+        """Return the ids of the model and of its layers that a call may change; see :class:`unigrad.turns.Turn`."""
+        structure = self.structure()
+        if self._layers is None or self._layers[0] is not structure:
+            owners = [entry.owner for entry in structure.buffers]
+            models = [part.inner for _, part in self.parts()]
+            ids = frozenset(id(found) for found in (*owners, *structure.norms.values(), *models) if found is not None)
+            self._layers = structure, ids
+        return self._layers[1]
+
+    def writes(self) -> bool:
+        """Whether a call may write buffers: it is in training mode, and there are some."""
+        return self.training and bool(self.structure().buffers)
 
     def _look(self) -> None:
         self.structure()
@@ -243,10 +259,15 @@ class Block(Unpickled):
     def _call_holding(
         self, frozen: Frozen | None, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        primitive, chosen = self.backend.block, self.memory.training
         if frozen is None:
-            return self.backend.block.call(target, args, kwargs, self.memory.training, ())
-        with frozen.unchanged():
-            return self.backend.block.call(target, args, kwargs, self.memory.training, frozen.norms)
+            switches = chosen is not None and primitive.training(self.inner) != chosen
+            if not switches and not (self._structure is not None and self._structure.buffers):
+                return primitive.call(target, args, kwargs, chosen, ())
+            with Turn(self.layers(), switches or self.writes()):
+                return primitive.call(target, args, kwargs, chosen, ())
+        with Turn(self.layers(), True), frozen.unchanged():
+            return primitive.call(target, args, kwargs, chosen, frozen.norms)
 
     @contextmanager
     def _following(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from unigrad.plugins import backend_of, backends_in_use, loaded_frameworks
 from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
 from unigrad.tracing import refuse_traced
+from unigrad.turns import Turn
 from unigrad.wrapping import each_block, wrap
 
 __all__ = ["Rerun", "adapt", "checkpoint", "common_backend", "held", "run"]
@@ -273,12 +274,16 @@ def run(
     if _depth.value:
         backend.require(Capability.NESTED_CHECKPOINT)
     parts = [part for block in blocks for _, part in block.parts()]
+    frozen = [part.frozen() for part in parts]
+    layers: frozenset[int] = frozenset().union(*(block.layers() for block in blocks))
+    alone = any(frozen) or any(part.writes() for part in parts)
     if not backend.tape.is_recording():
-        with held([part.frozen() for part in parts]):
+        with Turn(layers, alone), held(frozen):
             return function(*args, **kwargs)
     if any(block.pending for block in blocks):
-        _build(backend, function, blocks, args, kwargs)
-    frozen = [part.frozen() for part in parts]
+        with Turn(layers, True):
+            _build(backend, function, blocks, args, kwargs)
+        frozen = [part.frozen() for part in parts]
 
     meetings: Meetings | None = None
 
@@ -295,8 +300,14 @@ def run(
 
     entered.__wrapped__ = function  # type: ignore[attr-defined]  # lets a backend look at the closure of the user's function
     region = CheckpointRegion(backend, entered, args, kwargs, blocks, verify, shared)
-    meetings = Meetings(backend, blocks, region.meet)
-    return backend.checkpoint.run(region)
+    with Turn(layers, alone) as turn:
+
+        def meet(block: Block) -> None:
+            turn.extend(block.layers())
+            region.meet(block)
+
+        meetings = Meetings(backend, blocks, meet)
+        return backend.checkpoint.run(region)
 
 
 @contextmanager

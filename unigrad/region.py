@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unigrad import random, tree
+from unigrad import random, tree, turns
 from unigrad.block import Block, Memory
 from unigrad.buffers import copies, places
 from unigrad.errors import RecomputeMismatchError, StaleGraphError
@@ -74,6 +74,8 @@ class CheckpointRegion:
         self._models: list[Any] = []
         self._modes: list[Any] = []
         self._generators: list[Any] = []
+        self._layers: frozenset[int] = frozenset()
+        self._thread = turns.thread()
         self._take(blocks)
         self._random = random.snapshot(backend, self._generators)
         self._layout: tree.Layout | None = None
@@ -98,6 +100,7 @@ class CheckpointRegion:
             if entry.owner is not None and entry.tensor is not None
         ]
         self._versions += [(name, tensor, self._backend.arrays.version(tensor)) for name, tensor in named]
+        self._layers = self._layers.union(*(block.layers() for block in blocks))
         entries = places(blocks)
         self.buffers += entries
         self._buffers += copies(self._backend, [entry.tensor for entry in entries])
@@ -120,7 +123,6 @@ class CheckpointRegion:
     @contextmanager
     def replay(self) -> Iterator[None]:
         """Surround a recompute with the random state, buffers and modes of the forward; see ``Region.replay``."""
-        primitive = self._backend.block
         changed = self._changed()
         if changed:
             if self._own_changes.issuperset(changed):
@@ -132,6 +134,12 @@ class CheckpointRegion:
                 f"parameters of a checkpointed region were changed between forward and backward: {', '.join(changed)}; "
                 "run the forward again after a step"
             )
+        with turns.Turn(self._layers, True, self._thread), self._as_it_was():
+            yield
+
+    @contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        primitive = self._backend.block
         live_random = random.snapshot(self._backend, self._generators)
         live_marks = [(tensor, not mark) for tensor, mark in self._marks if primitive.trainable(tensor) != mark]
         live_chosen = [(memory, memory.training, memory.frozen_buffers) for memory, _, _ in self._chosen]

@@ -11,7 +11,7 @@ import unigrad
 from unigrad.errors import UnsupportedError, WrongThreadError
 from unigrad.protocols import Guarantee
 from unigrad_conformance.suite.collecting import collects, f32, leaves, state_of
-from unigrad_conformance.suite.problems import array, gradients_of, mlp, same_bits
+from unigrad_conformance.suite.problems import array, dense, gradients_of, mlp, same_bits
 
 pytestmark = pytest.mark.clause("G16")
 
@@ -138,3 +138,49 @@ def test_several_threads_give_the_serial_result_or_are_refused(samples, guarante
         if isinstance(found[seed], BaseException):
             raise found[seed]
         same_bits(found[seed], wanted)
+
+
+def normalized(samples):
+    """Return a block whose forward writes buffers."""
+    norm = samples.layer("batch_norm", channels=8, momentum=0.1, epsilon=1e-5, affine=True)
+    return unigrad.wrap(samples.layer("sequential", layers=[dense(samples, 3, 8), norm, dense(samples, 8, 2)])).train()
+
+
+@pytest.mark.clause("G16", "B9", "C3", "M3")
+@pytest.mark.parametrize("way", ["plain", "frozen", "checkpoint", "microbatch"])
+def test_threads_at_one_model_share_its_buffers_and_modes(samples, guarantee, way):
+    # Every step has the same batch, so the statistics depend on the number of steps alone, not on their order.
+    if guarantee(Guarantee.THREADS) != "kept":
+        pytest.skip("collectors in several threads are refused, as the test above shows")
+    threads, rounds = 4, 40
+    x = samples.tensor(array(6, 3))
+    blocks = [normalized(samples), normalized(samples)]
+    found: list[Any] = []
+
+    def work(block, count):
+        run = block
+        if way == "frozen":
+            block.freeze("1")
+        elif way == "checkpoint":
+            run = unigrad.checkpoint(block)
+        elif way == "microbatch":
+            run = unigrad.microbatch(block, 6, allow_coupled=True)
+        for _ in range(count):
+            with collector_of(block) as collector:
+                y = run(x)
+                collector.backward(samples.operations.sum(y * y))
+        found.append(gradients_of(collector))
+
+    work(blocks[0], threads * rounds)
+    begun = [threading.Thread(target=work, args=(blocks[1], rounds)) for _ in range(threads)]
+    for thread in begun:
+        thread.start()
+    for thread in begun:
+        thread.join(120)
+        assert not thread.is_alive(), "a thread hangs"
+    assert len(found) == threads + 1
+    for gradients in found[1:]:
+        same_bits(gradients, found[0])
+    same_bits(blocks[1].state(), blocks[0].state())
+    modes = [[mode for _, mode in block.backend.block.modes(block.inner)] for block in blocks]
+    assert modes[0] == modes[1]

@@ -19,7 +19,7 @@ from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from unigrad_mindspore.arrays import equal
 from unigrad_mindspore.dispatch import paused
 from unigrad_mindspore.kernels import explained, settle
-from unigrad_mindspore.slots import read, settings_from, slots_of, write
+from unigrad_mindspore.slots import read, read_settings, settings_from, slots_of, write, write_settings
 from unigrad_mindspore.tape import no_record
 from unigrad_mindspore.versions import written
 
@@ -171,15 +171,18 @@ def _same_steps(left: Any, right: Any) -> bool:
 
 
 def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
-    """Return copies of the state that the optimizer holds for one parameter; for None nothing: rates follow from its steps."""
+    """Return copies of the state that the optimizer holds for one parameter; for None the numbers among its settings."""
     if parameter is None:
-        return {}
+        return read_settings(optimizer)
     native = vars(optimizer)[_SERVED].of(parameter)
     return {} if native is None else read(native, parameter)
 
 
 def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> None:
     """Put back what ``state_of`` returned, arrays or tensors."""
+    if parameter is None:
+        write_settings(optimizer, state)
+        return
     served: _Served = vars(optimizer)[_SERVED]
     native = served.of(parameter)
     others = [one for one in native.parameters if one is not parameter]

@@ -6,7 +6,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.experimental import optim
 
 import unigrad
-from unigrad.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from unigrad.errors import ArgumentError, ArgumentTypeError, StateMismatchError, UnsupportedError
 
 
 def tensor(values):
@@ -23,6 +23,31 @@ OPTIMIZERS = {
     "experimental SGD": lambda parameters: optim.SGD(parameters, lr=0.1, momentum=0.9),
     "experimental Adam": lambda parameters: optim.Adam(parameters, lr=0.1),
     "experimental AdamW": lambda parameters: optim.AdamW(parameters, lr=0.1, weight_decay=0.01),
+    "experimental NAdam": lambda parameters: optim.NAdam(parameters, lr=0.1),
+    "experimental ASGD": lambda parameters: optim.ASGD(parameters, lr=0.1),
+}
+
+ALL = OPTIMIZERS | {
+    "AMSGrad": lambda parameters: nn.Adam(parameters, learning_rate=0.1, use_amsgrad=True),
+    "AdaFactor": lambda parameters: nn.AdaFactor(
+        parameters, learning_rate=0.1, beta1=0.9, relative_step=False, scale_parameter=False
+    ),
+    "AdaMax": lambda parameters: nn.AdaMax(parameters, learning_rate=0.1),
+    "Adadelta": lambda parameters: nn.Adadelta(parameters, learning_rate=0.1),
+    "ASGD": lambda parameters: nn.ASGD(parameters, learning_rate=0.1),
+    "AdamOffload": lambda parameters: nn.AdamOffload(parameters, learning_rate=0.1),
+    "FTRL": lambda parameters: nn.FTRL(parameters, learning_rate=0.1),
+    "LazyAdam": lambda parameters: nn.LazyAdam(parameters, learning_rate=0.1),
+    "ProximalAdagrad": lambda parameters: nn.ProximalAdagrad(parameters, learning_rate=0.1),
+    "Rprop": lambda parameters: nn.Rprop(parameters, learning_rate=0.1),
+    "centered RMSProp": lambda parameters: nn.RMSProp(parameters, learning_rate=0.1, momentum=0.9, centered=True),
+    "a list of rates": lambda parameters: nn.SGD(parameters, learning_rate=[0.1, 0.05, 0.02, 0.01]),
+    "experimental Adadelta": lambda parameters: optim.Adadelta(parameters, lr=0.1),
+    "experimental Adagrad": lambda parameters: optim.Adagrad(parameters, lr=0.1),
+    "experimental Adamax": lambda parameters: optim.Adamax(parameters, lr=0.1),
+    "experimental RAdam": lambda parameters: optim.RAdam(parameters, lr=0.1),
+    "experimental RMSprop": lambda parameters: optim.RMSprop(parameters, lr=0.1, momentum=0.9, centered=True),
+    "experimental Rprop": lambda parameters: optim.Rprop(parameters, lr=0.1),
 }
 
 
@@ -35,6 +60,10 @@ def step(block, optimizer, loss):
     with unigrad.GradientCollector(block, on_unused="ignore") as collector:
         collector.backward(loss())
         collector.apply(optimizer)
+
+
+def rate_of(native):
+    return native.param_groups[0]["lr"] if isinstance(native, optim.Optimizer) else native.learning_rate
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -59,9 +88,7 @@ def test_a_learning_rate_changed_on_the_native_optimizer_is_that_of_all(kind):
     optimizer = unigrad.Optimizer(block, OPTIMIZERS[kind])
     step(block, optimizer, lambda: (own["a"] * 1.0).sum())
     step(block, optimizer, lambda: (own["a"] * own["b"]).sum())
-    native = optimizer.native
-    rate = native.param_groups[0]["lr"] if kind.startswith("experimental") else native.learning_rate
-    ops.assign(rate, tensor(0.0))
+    ops.assign(rate_of(optimizer.native), tensor(0.0))
     before = own["b"].asnumpy().copy()
     step(block, optimizer, lambda: (own["a"] * own["b"]).sum())
     np.testing.assert_array_equal(own["b"].asnumpy(), before)
@@ -82,6 +109,98 @@ def test_a_load_between_two_steps_does_not_stop_the_training(kind, how):
     step(block, optimizer, lambda: (own["a"] * own["b"]).sum())
     moved = own["a"].asnumpy() - [5, 6]
     assert (np.abs(moved) > 0.05).all()
+
+
+def numbers(place, depth=0):
+    """Yield every tensor that an optimizer holds, however deep, but for what its compiler keeps."""
+    if isinstance(place, Tensor):
+        yield place
+    elif depth < 5:
+        within = vars(place) if isinstance(place, nn.Cell) else place
+        parts = within.values() if isinstance(within, dict) else within if isinstance(within, list | tuple) else ()
+        for part in parts:
+            yield from numbers(part, depth + 1)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_all_that_changes_in_a_step_is_in_the_state(kind):
+    """Whatever tensor a native optimizer changes is one that ``slots_of`` finds, or a parameter; nothing else is."""
+    from unigrad_mindspore.slots import slots_of
+
+    parameters = [Parameter(tensor([[1, 2], [3, 4]]), name="a"), Parameter(tensor([3, -1]), name="b")]
+    native = ALL[kind](parameters)
+    slots = slots_of(native)
+    found = [*(one for several in slots.each.values() for one in several), *slots.shared.values()]
+    assert not {id(one) for one in found} & set(map(id, parameters)), "a parameter is no state"
+    known = {id(one) for one in (*found, *parameters)}
+    before = {id(one): (one, one.asnumpy().copy()) for one in numbers(native) if id(one) not in known}
+    for _ in range(2):
+        native(tuple(tensor(np.full(one.shape, 0.5)) for one in parameters))
+    changed = [one.name for one, values in before.values() if not np.array_equal(one.asnumpy(), values)]
+    assert changed == []
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_state_of_each_is_resumed_and_moves_no_parameter(kind):
+    """Clause D2; the control is that the saved optimizer's next step is the loaded one's, from the same values."""
+    own = leaves()
+    block = unigrad.wrap(own)
+    optimizer, other = (unigrad.Optimizer(block, ALL[kind]) for _ in range(2))
+
+    def loss():
+        return (own["a"] * own["a"] * own["b"]).sum()
+
+    for _ in range(2):
+        step(block, optimizer, loss)
+    saved = optimizer.state()
+    block.load_state(moved := {name: values + 0.25 for name, values in block.state().items()})
+    other.load_state(saved)
+    assert all(np.array_equal(block.state()[name], values) for name, values in moved.items())
+    after = []
+    for one in (optimizer, other):
+        block.load_state(moved)
+        step(block, one, loss)
+        after.append(block.state())
+    for name in moved:
+        np.testing.assert_array_equal(after[0][name], after[1][name])
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "experimental SGD", "experimental AdamW"])
+def test_a_rate_that_was_changed_is_resumed(kind):
+    """``/key`` holds the settings that a schedule or the user may have changed."""
+    own = leaves()
+    block = unigrad.wrap(own)
+    optimizer, other = (unigrad.Optimizer(block, OPTIMIZERS[kind]) for _ in range(2))
+    step(block, optimizer, lambda: (own["a"] * own["b"]).sum())
+    ops.assign(rate_of(optimizer.native), tensor(0.0125))
+    other.load_state(optimizer.state())
+    assert float(rate_of(other.native).asnumpy()) == np.float32(0.0125)
+
+
+def test_the_rate_of_a_schedule_is_resumed():
+    own = leaves()
+    block = unigrad.wrap(own)
+    optimizer = unigrad.Optimizer(
+        block,
+        OPTIMIZERS["experimental SGD"],
+        schedule=lambda native: optim.lr_scheduler.ExponentialLR(native, 0.5),
+    )
+    for _ in range(3):
+        step(block, optimizer, lambda: (own["a"] * own["b"]).sum())
+        optimizer.schedule.step()
+    other = unigrad.Optimizer(block, OPTIMIZERS["experimental SGD"])
+    other.load_state(optimizer.state())
+    assert float(rate_of(other.native).asnumpy()) == pytest.approx(0.0125)
+
+
+def test_a_state_of_other_groups_is_refused():
+    own = leaves()
+    block = unigrad.wrap(own)
+    optimizer = unigrad.Optimizer(block, lambda two: optim.SGD([{"params": [one]} for one in two], lr=0.1))
+    step(block, optimizer, lambda: (own["a"] * own["b"]).sum())
+    other = unigrad.Optimizer(block, OPTIMIZERS["experimental SGD"])
+    with pytest.raises(StateMismatchError, match=r"1\.lr.* 1 groups"):
+        other.load_state(optimizer.state())
 
 
 def test_the_control_a_native_step_after_set_data_is_lost():

@@ -14,7 +14,7 @@ import mindspore
 from mindspore import Tensor
 
 from unigrad import tree
-from unigrad.errors import StaleGraphError, UnsupportedError
+from unigrad.errors import RecomputeMismatchError, StaleGraphError, UnsupportedError
 from unigrad.fingerprint import digest
 from unigrad.protocols import Region
 from unigrad.recompute import in_recompute
@@ -26,6 +26,7 @@ from unigrad_mindspore.kernels import explained
 from unigrad_mindspore.passes import clear_at_end, keeps
 from unigrad_mindspore.precision import Precision, kept
 from unigrad_mindspore.pynative import recorded, recording
+from unigrad_mindspore.threads import explained_mismatch
 from unigrad_mindspore.versions import next_number
 
 __all__ = ["fingerprint", "run"]
@@ -132,7 +133,10 @@ class _Frame(Frame):
                 return
         leaves, _ = reached(_tensors(outputs), self.border(), None)
         created = [node.name() for number, node in leaves.items() if number not in self.known]
-        self.check(outputs, recorder, created)
+        try:
+            self.check(outputs, recorder, created)
+        except RecomputeMismatchError as error:
+            raise explained_mismatch(error) from None
 
     def border(self) -> dict[tuple[int, int], Any]:
         """Return the places at which the arguments enter the graph."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -151,12 +152,10 @@ class Parts(Rerun):
         guard = None if self.allow_coupled else _Guard(backend, blocks)
         outputs = []
         shared: dict[Any, Any] = {}
+        around = getattr(backend.checkpoint, "part", None)
         for start, stop in ranges:
             inner_args, inner_kwargs = part(start, stop)
-            if guard is None:
-                outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify, shared))
-                continue
-            with guard:
+            with guard or nullcontext(), around(shared) if around is not None else nullcontext():
                 outputs.append(run(function, blocks, inner_args, inner_kwargs, self.verify, shared))
         if batch > self.size and batch % self.size == 0:
             self._tell_axes_apart(backend, function, blocks, part, outputs[0])

@@ -1,20 +1,19 @@
-"""Calls of layers: in a mode, watched, and with their losses collected."""
+"""Calls of layers: in a mode, and watched."""
 
 from __future__ import annotations
 
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from unigrad_tensorflow.private import Layer, call_state
 from unigrad_tensorflow.structure import places
 
-__all__ = ["ambient", "in_mode", "losses", "mode", "on_built", "watch_calls"]
+__all__ = ["Patched", "ambient", "in_mode", "mode", "on_built", "watch_calls"]
 
 
 def in_mode(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool | None) -> Any:
@@ -58,7 +57,7 @@ def _nothing(layer: Any) -> None:
     """Listen to calls for the sake of their mode."""
 
 
-class _Patched:
+class Patched:
     """A method of ``keras.layers.Layer`` that is exchanged while somebody needs it."""
 
     def __init__(self, name: str, wrapper: Callable[..., Any]) -> None:
@@ -101,42 +100,12 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return _calls.plain(self, *args, **kwargs)
 
 
-def _add_loss(self: Any, loss: Any) -> None:
-    listeners = _losses.listeners
-    if listeners:
-        listeners[-1](self, loss)
-    else:
-        _losses.plain(self, loss)
-
-
-def _clear_losses(self: Any) -> None:
-    if not _clearing.listeners:
-        _clearing.plain(self)
-
-
-_calls = _Patched("__call__", _call)
-_losses = _Patched("add_loss", _add_loss)
-_clearing = _Patched("_clear_losses", _clear_losses)
+_calls = Patched("__call__", _call)
 
 
 def watch_calls(callback: Callable[[Any], None], known: Collection[Any]) -> Any:
     """Call ``callback(layer)`` before each layer of Keras that this thread calls; Keras has no hooks of its own."""
     return _calls.telling(callback)
-
-
-@contextmanager
-def losses(again: bool) -> Iterator[list[tuple[Any, Any]]]:
-    """Collect what layers add as losses, in place of adding it; ``again`` keeps those of the call that is repeated."""
-    found: list[tuple[Any, Any]] = []
-
-    def take(layer: Any, loss: Any) -> None:
-        found.extend((layer, part) for part in keras.tree.flatten(loss))
-
-    with ExitStack() as stack:
-        if again:
-            stack.enter_context(_clearing.telling(_nothing))
-        stack.enter_context(_losses.telling(take))
-        yield found
 
 
 def on_built(model: Any, callback: Callable[[], None]) -> Callable[[], None]:

@@ -23,8 +23,9 @@ from unigrad.errors import (
 )
 from unigrad.protocols import Region
 from unigrad.recompute import in_recompute
+from unigrad_tensorflow.added import exchanged, losses, part
 from unigrad_tensorflow.arrays import is_variable, narrow, part_of
-from unigrad_tensorflow.calls import ambient, losses, mode
+from unigrad_tensorflow.calls import ambient, mode
 from unigrad_tensorflow.captures import foreign, watched
 from unigrad_tensorflow.fingerprint import fingerprint
 from unigrad_tensorflow.graph import Node, Recorder, attach, current, hidden, node_of, opened, tapes
@@ -54,7 +55,7 @@ from unigrad_tensorflow.refusals import (
 from unigrad_tensorflow.rounding import Witness, depending, witnessed
 from unigrad_tensorflow.tape import open_now
 
-__all__ = ["fingerprint", "refuse_arguments", "run"]
+__all__ = ["fingerprint", "part", "refuse_arguments", "run"]
 
 
 def run(region: Region) -> Any:
@@ -132,18 +133,16 @@ class _Call:
             recorder.every = Replayable(self.region).check
             stack.enter_context(recorder)
             twins = stack.enter_context(inside())
-            added = stack.enter_context(losses(again=False))
+            took = stack.enter_context(losses(again=False))
             with witnessed(self._witness):
                 outputs = region.function(*args, **kwargs)
             self._collects = collects()
         if others:
             refuse_forward_mode(leaf.variable.read_value() for leaf in recorder.used.values())
         if nested is not None:  # the recompute of the region around it will record this one
-            for layer, loss in added:
-                layer.add_loss(loss)
             return outputs
         recorder.epoch = None if outer is None else outer.epoch
-        return self._record(outputs, added, twins, recorder)
+        return self._record(outputs, took.left(), twins, recorder)
 
     def _entering(self, outer: Recorder | None) -> Callable[[str, Any, Any], None] | None:
         if in_recompute():
@@ -178,8 +177,6 @@ class _Call:
             if _is_differentiable(tensor) and (id(tensor) in self.nodes or node_of(tensor) is not None)
         ]
         if not places:
-            for layer, loss in added:
-                layer.add_loss(loss)
             return outputs
         self.region.finish(outputs)
         self._places, self._losses, self._twins = places, len(added), len(twins)
@@ -218,8 +215,7 @@ class _Call:
             if mask is not None:
                 tensor._keras_mask = mask
             everything[index] = tensor
-        for (layer, _), loss in zip(added, everything[len(found) :], strict=True):
-            layer.add_loss(loss)
+        exchanged(added, everything[len(found) :])
         return tree.unflatten(layout, everything[: len(found)], outputs)
 
     def backward(self, gradients: Sequence[Any]) -> list[Any]:
@@ -254,7 +250,7 @@ class _Call:
             stack.enter_context(rerunning())
             stack.enter_context(no_creation())
             twins = stack.enter_context(inside())
-            added = stack.enter_context(losses(again=True))
+            took = stack.enter_context(losses(again=True))
             # One that serves once lets go of what it holds as it goes backward.
             tape = stack.enter_context(opened(tf.GradientTape(persistent=self._collects)))
             thread = open_now()
@@ -276,6 +272,7 @@ class _Call:
                 outputs = self.region.function(*args, **kwargs)
             with depending([self._witness, again]):
                 gradients = own.checked(partial(self.region.check, outputs), gradients)
+            added = took.left()
             if len(added) != self._losses or len(twins) != self._twins:
                 raise RecomputeMismatchError(
                     f"the recompute of a checkpointed region added {len(added)} losses and watched {len(twins)} tensors, its "
@@ -284,7 +281,7 @@ class _Call:
             everything = [*tree.flatten(outputs)[0], *(loss for _, loss in added)]
             head = _head([everything[self._places[number]] for number in reached], gradients)
         targets = [*(fresh[index] for index in self._inputs), *self._variables, *twins]
-        del outputs, everything, added, args, kwargs
+        del outputs, everything, added, took, args, kwargs
         return differentiated(tape, [head], targets, None)
 
     def _places_of(self) -> list[Any]:

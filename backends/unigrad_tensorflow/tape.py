@@ -19,7 +19,7 @@ from unigrad.errors import GraphReleasedError, NoGraphError, UnsupportedError
 from unigrad.protocols import Structure
 from unigrad.recompute import in_recompute
 from unigrad_tensorflow import graph as recorded
-from unigrad_tensorflow.calls import losses
+from unigrad_tensorflow.added import losses
 from unigrad_tensorflow.graph import Epoch, Leaf, Node, Recorder, Twin, attach, current, hidden, node_of, silent
 from unigrad_tensorflow.private import any_tape, differentiated, identity, raw, stop_recording, stopped, unstopped
 from unigrad_tensorflow.recompute import collects_inside, in_forward, watched_inside

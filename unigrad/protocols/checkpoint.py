@@ -71,7 +71,8 @@ class CheckpointModule(Protocol):
     """``checkpoint``: recompute by the framework's own means.
 
     A function ``refuse_arguments(leaves)`` may stand here too: it raises ``UnsupportedError`` for an argument of a region with which
-    there is nothing to recompute, recorded or not.
+    there is nothing to recompute, recorded or not. So may ``part(shared)``, a context manager around the call of each part of a
+    batch, recorded or not, with the dictionary that is ``Region.shared``: for what a framework would let a part do to those before it.
     """
 
     def run(self, region: Region) -> Any:

@@ -25,7 +25,7 @@ from unigrad_paddle.fingerprint import fingerprint
 from unigrad_paddle.framework import Tensor, node_of, view
 from unigrad_paddle.gates import Gates
 from unigrad_paddle.graph import refuse_fatal, walk
-from unigrad_paddle.guards import hooks_held
+from unigrad_paddle.guards import hooks_held, hooks_of_forward
 from unigrad_paddle.leaves import know, leaf_of
 from unigrad_paddle.recompute import inside_region
 from unigrad_paddle.stand_ins import Place, graphs, occupants, stood_in
@@ -184,7 +184,10 @@ class _Call:
             contexts.enter_context(paddle.enable_grad())
             stand_ins = contexts.enter_context(stood_in(self.rows))
             args, kwargs, twins = self.arguments()
-            with created() as made:
+            given = [leaf for leaf in tree.flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+            standing = [*given, *stand_ins.values(), *(tensor for tensor in self.inputs if tensor.is_leaf)]
+            del given
+            with created() as made, hooks_of_forward(tensor for tensor in standing if not tensor.stop_gradient):
                 outputs = region.function(*args, **kwargs)
             values = tree.flatten(outputs)[0]
             roots = [values[self.outputs[gate]] if len(values) > self.outputs[gate] else None for gate in vectors]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddle
 from paddle.base.core import eager
@@ -18,7 +18,7 @@ from paddle.base.core import eager
 from unigrad.errors import UnsupportedError
 from unigrad_paddle.faults import forget, raised_inside
 
-__all__ = ["in_partial", "is_last", "is_running", "releasing"]
+__all__ = ["creates_graph", "in_partial", "is_last", "is_running", "releasing"]
 
 _NESTED = (
     "paddle.grad inside another paddle.grad, which also serves a collector of inputs only, or of a loss that reaches leaves of no block: "
@@ -27,9 +27,15 @@ _NESTED = (
 )
 
 
+class _Run(NamedTuple):
+    partial: bool
+    last: bool
+    create: bool
+
+
 class _State(threading.local):
     def __init__(self) -> None:
-        self.runs: list[tuple[bool, bool]] = []
+        self.runs: list[_Run] = []
         self.declared: bool | None = None
 
 
@@ -42,25 +48,27 @@ _grad: Any = eager.run_partial_grad
 def run_backward(tensors: Any, vectors: Any, retain_graph: Any = False, *rest: Any) -> Any:
     """Run the engine of ``Tensor.backward``."""
     declared = _state.declared
-    with _run(False, not retain_graph if declared is None else declared):
+    with _run(_Run(False, not retain_graph if declared is None else declared, False)):
         return _backward(tensors, vectors, retain_graph, *rest)
 
 
-def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
+def run_partial_grad(
+    outputs: Any, inputs: Any, vectors: Any, retain_graph: Any, create_graph: Any, *rest: Any, **options: Any
+) -> Any:
     """Run the engine of ``paddle.grad``, which never releases a graph by itself."""
     if in_partial():
         raise UnsupportedError(_NESTED)
-    with _one, _run(True, bool(_state.declared)):
-        return _grad(*args, **kwargs)
+    with _one, _run(_Run(True, bool(_state.declared), bool(create_graph))):
+        return _grad(outputs, inputs, vectors, retain_graph, create_graph, *rest, **options)
 
 
 @contextmanager
-def _run(partial: bool, last: bool) -> Iterator[None]:
+def _run(run: _Run) -> Iterator[None]:
     declared, _state.declared = _state.declared, None
     recording = paddle.is_grad_enabled()
     if not _state.runs:
         forget()
-    _state.runs.append((partial, last))
+    _state.runs.append(run)
     try:
         yield
     except BaseException as error:
@@ -81,17 +89,22 @@ def is_running() -> bool:
 
 def in_partial() -> bool:
     """Whether this thread is inside a ``paddle.grad``."""
-    return any(partial for partial, _ in _state.runs)
+    return any(run.partial for run in _state.runs)
 
 
 def runs_copies() -> bool:
     """Whether the run that this thread is in works on copies of the nodes, so that what it runs can be run again."""
-    return bool(_state.runs) and _state.runs[-1][0]
+    return bool(_state.runs) and _state.runs[-1].partial
 
 
 def is_last() -> bool:
     """Whether the run that this thread is in is the last one of its graph."""
-    return bool(_state.runs) and _state.runs[-1][1]
+    return bool(_state.runs) and _state.runs[-1].last
+
+
+def creates_graph() -> bool:
+    """Whether the run that this thread is in records what it computes."""
+    return bool(_state.runs) and _state.runs[-1].create
 
 
 @contextmanager

@@ -16,9 +16,9 @@ import numpy as np
 import paddle
 
 from unigrad.errors import GraphReleasedError, UnsupportedError
-from unigrad_paddle.engines import is_last
+from unigrad_paddle.engines import creates_graph, is_last
 from unigrad_paddle.faults import kept
-from unigrad_paddle.framework import node_of, shrink
+from unigrad_paddle.framework import node_of, shrink, view
 from unigrad_paddle.guards import register
 from unigrad_paddle.marks import GATES
 
@@ -90,7 +90,9 @@ class Gates:
         made = output.detach() + (zero if zero.dtype == output.dtype else zero.astype(output.dtype))
         register(made, self._hook(self._store, gate))
         GATES.add([node_of(made)])
-        return made
+        given = view(made)  # a node of its own, whose hooks are the caller's and run before what is stored
+        register(given, self._hook(self._refuse_second_order, gate))
+        return given
 
     def _hook(self, function: Callable[[int, Any], Any], number: int) -> Callable[[Any], Any]:
         def hook(gradient: Any) -> Any:
@@ -99,12 +101,15 @@ class Gates:
 
         return hook
 
-    def _store(self, gate: int, gradient: Any) -> None:
-        if node_of(gradient) is not None:
+    def _refuse_second_order(self, gate: int, gradient: Any) -> None:
+        # A constant may have a node too, and a gradient that is not recorded may be given one by the caller.
+        if creates_graph() and node_of(gradient) is not None:
             raise UnsupportedError(
                 "backend 'paddle' does not support second order through a checkpoint (create_graph=True): its recompute is no part "
                 "of the graph. Set enabled = False on what is checkpointed"
             )
+
+    def _store(self, gate: int, gradient: Any) -> None:
         self._counts[gate] += 1
         self._vectors[gate] = gradient.detach()
         self._owed[gate] = len(self._depends[gate])

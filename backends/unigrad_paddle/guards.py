@@ -14,9 +14,9 @@ from typing import Any
 
 from unigrad.errors import ArgumentTypeError
 from unigrad_paddle.faults import kept, running
-from unigrad_paddle.framework import Tensor, is_initialized
+from unigrad_paddle.framework import Tensor, is_initialized, node_of
 
-__all__ = ["hooks_held", "register"]
+__all__ = ["hooks_held", "hooks_of_forward", "register"]
 
 register: Any = Tensor._register_grad_hook
 """Registers a hook as it is; also one of the library's own, which may return another shape than the gradient has."""
@@ -26,9 +26,11 @@ _register_after: Any = Tensor._register_backward_hook
 class _Local(threading.local):
     def __init__(self) -> None:
         self.held: frozenset[int] = frozenset()
+        self.served: frozenset[Any] = frozenset()
 
 
 _local = _Local()
+_NO_HOOK = -1
 
 
 @contextmanager
@@ -42,9 +44,26 @@ def hooks_held(leaves: Iterable[Any]) -> Iterator[None]:
         _local.held = before
 
 
+@contextmanager
+def hooks_of_forward(tensors: Iterable[Any]) -> Iterator[None]:
+    """Register no hook of these tensors in this thread: in a recompute they stand for what the forward gave the same hooks."""
+    before = _local.served
+    _local.served = before.union(map(node_of, tensors))
+    try:
+        yield
+    finally:
+        _local.served = before
+
+
+def _is_served(tensor: Any) -> bool:
+    return bool(_local.served) and not tensor.stop_gradient and node_of(tensor) in _local.served
+
+
 def _register_grad_hook(self: Any, hook: Callable[[Any], Any]) -> Any:
     if not callable(hook):
         raise ArgumentTypeError(f"a hook is a function of the gradient, not {hook!r}")
+    if _is_served(self):
+        return _NO_HOOK
     key = id(self)
 
     def checked(gradient: Any) -> Any:
@@ -68,6 +87,8 @@ def _register_grad_hook(self: Any, hook: Callable[[Any], Any]) -> Any:
 
 
 def _register_backward_hook(self: Any, hook: Callable[[], Any]) -> Any:
+    if _is_served(self):
+        return _NO_HOOK
     key = id(self)
 
     def told() -> Any:

@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 
 import unigrad
-from unigrad import CapturedTensorError, RecomputeMismatchError
+from unigrad import CapturedTensorError, RecomputeMismatchError, UnsupportedError
 
 
 def tensor(*shape):
@@ -82,3 +82,73 @@ def test_a_captured_result_of_the_operation_that_an_argument_is_from_is_an_error
     with unigrad.GradientCollector(projection) as collector, pytest.raises(error, match="argument"):
         collector.backward(out.sum())
     assert projection.weight.grad is None
+
+
+def _layer_hook(run, layer, x):
+    handle = layer.register_forward_post_hook(lambda _, given, out: out.register_hook(lambda g: g * 2) and None)
+    out = run(layer, x)
+    handle.remove()
+    return out
+
+
+def _hooked(run, layer, x):
+    out = run(layer, x)
+    out.register_hook(lambda gradient: gradient * 2)
+    return out
+
+
+def _second_of_two(run, layer, x):
+    first, second = run(lambda x: (layer(x), layer(x).tanh()), x)
+    second.register_hook(lambda gradient: gradient * 2)
+    return first + second
+
+
+HOOKED = {
+    "an output": _hooked,
+    "one of two outputs": _second_of_two,
+    "an output, by a hook of the layer": _layer_hook,
+    "an output of an inner region": lambda run, layer, x: run(lambda x: _hooked(run, layer, x) * 1.0, x),
+    "an argument, inside": lambda run, layer, x: (
+        run(lambda x: x.register_hook(lambda gradient: gradient * 2) and layer(x), x) + x
+    ),
+}
+
+
+@pytest.mark.parametrize("where", HOOKED)
+def test_hooks_at_the_border_of_a_region_do_what_they_do_without_it(where):
+    """C5: scaling or clipping by a hook."""
+    before, layer, x = nn.Linear(4, 4), nn.Linear(4, 4), tensor(3, 4)
+    block = unigrad.join(before=before, layer=layer)
+
+    def plain(function, x):
+        return function(x)
+
+    def checkpointed(function, x):
+        return unigrad.checkpoint(function, blocks=None if function is layer else [layer])(x)
+
+    reference = gradients(block, lambda: (HOOKED[where](plain, layer, before(x)) ** 2).sum())
+    found = gradients(block, lambda: (HOOKED[where](checkpointed, layer, before(x)) ** 2).sum())
+    assert found.keys() == reference.keys()
+    for name, value in reference.items():
+        # the layer is used twice in one of them: two contributions in either order
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6)
+
+
+def test_a_leaf_as_the_vector_of_an_output_is_no_second_order():
+    """C12: a constant that Paddle has given a node."""
+    layer, vector = nn.Linear(4, 4), paddle.to_tensor([[1.0] * 4] * 2)
+    out = unigrad.checkpoint(layer)(paddle.ones([2, 4]))
+    with unigrad.GradientCollector(layer) as collector:
+        collector.backward(unigrad.checkpoint(layer)(paddle.ones([2, 4])), cotangent=vector)
+    assert collector.gradients["weight"].tolist() == [[2.0] * 4] * 4
+    out.backward(vector)
+    assert layer.weight.grad.tolist() == [[2.0] * 4] * 4
+
+
+def test_second_order_of_an_output_itself_is_refused():
+    """C12: what arrives there is a constant, and yet the gradient would be one too."""
+    x = paddle.ones([2, 4])
+    x.stop_gradient = False
+    out = unigrad.checkpoint(lambda x: x**3, blocks=[])(x)
+    with pytest.raises(UnsupportedError, match="second order"):
+        paddle.grad(out, x, grad_outputs=[paddle.ones([2, 4])], create_graph=True)

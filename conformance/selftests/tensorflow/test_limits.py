@@ -107,3 +107,19 @@ def test_a_checkpointed_model_is_exported_with_its_checkpoints_switched_off(tmp_
     model.export(tmp_path / "without", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "without")
     np.testing.assert_allclose(loaded.serve(X), model(X), rtol=1e-6)
+
+
+def test_a_layer_that_writes_its_own_weights_is_refused_in_a_region():
+    """C8: spectral normalization divides its kernel in each call in training, so that no recompute begins from the same one."""
+    model = keras.Sequential([keras.layers.SpectralNormalization(keras.layers.Dense(3))])
+    x = tf.ones((4, 5))
+    model(x)
+    run = unigrad.checkpoint(model)
+    with (
+        unigrad.GradientCollector(model) as collector,
+        pytest.raises(unigrad.StaleGraphError, match=r"changes its own parameters in its forward \(0\.kernel\)"),
+    ):
+        collector.backward(tf.reduce_sum(run(x, training=True)))
+    with unigrad.GradientCollector(model) as collector:
+        collector.backward(tf.reduce_sum(run(x, training=False)))
+    assert "0.kernel" in collector.gradients

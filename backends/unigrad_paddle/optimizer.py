@@ -94,7 +94,7 @@ def state_of(optimizer: Any, parameter: Any) -> Mapping[str, Any]:
         schedule = optimizer._learning_rate
         if not isinstance(schedule, paddle.optimizer.lr.LRScheduler):
             return {"learning_rate": float(schedule)}
-        return {name: value for name, value in schedule.state_dict().items() if isinstance(value, bool | int | float)}
+        return {name: held[key] for name, held, key in _entries(schedule.state_dict())}
     found = {name: held[parameter.name] for name, held in optimizer._accumulators.items() if parameter.name in held}
     master = getattr(optimizer, "_master_weights", {}).get(parameter.name)
     return found if master is None else found | {"master_weight": master}
@@ -130,6 +130,22 @@ def set_state_of(optimizer: Any, parameter: Any, state: Mapping[str, Any]) -> No
 def _set_rates(optimizer: Any, state: dict[str, Any]) -> None:
     schedule = optimizer._learning_rate
     if isinstance(schedule, paddle.optimizer.lr.LRScheduler):
-        schedule.set_state_dict(state)
+        whole = schedule.state_dict()
+        for name, held, key in _entries(whole):
+            if name not in state:
+                raise StateMismatchError(f"the state has no {name!r}, which the schedule of the optimizer wants")
+            held[key] = state[name]
+        schedule.set_state_dict(whole)
     else:
         optimizer.set_lr(state["learning_rate"])
+
+
+def _entries(state: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any], str]]:
+    """Name, dictionary and key of each number in the state of a schedule, which may hold that of another one."""
+    found = []
+    for key, value in state.items():
+        if isinstance(value, dict):
+            found += _entries(value, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float):
+            found.append((prefix + key, state, key))
+    return found

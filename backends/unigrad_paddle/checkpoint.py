@@ -267,7 +267,9 @@ def _by_node(tensors: Sequence[Any]) -> dict[Any, list[Any]]:
 
 
 def _has_graph(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.stop_gradient and is_floating(value) and node_of(value) is not None
+    if not isinstance(value, Tensor) or value.stop_gradient or not (is_floating(value) or value.is_complex()):
+        return False
+    return node_of(value) is not None
 
 
 def _sum(found: Sequence[Any | None]) -> Any | None:

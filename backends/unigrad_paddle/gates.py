@@ -87,6 +87,8 @@ class Gates:
         ones = paddle.ones([len(parts)], "float32")
         register(joined, lambda gradient: ones)
         zero = paddle.where(_TRUE, _MINUS_ZERO, joined[0:1]).reshape([1] * output.ndim)
+        if output.is_complex():
+            zero = paddle.complex(zero, zero)  # a cast would add a plus zero to the imaginary part
         made = output.detach() + (zero if zero.dtype == output.dtype else zero.astype(output.dtype))
         register(made, self._hook(self._store, gate))
         GATES.add([node_of(made)])

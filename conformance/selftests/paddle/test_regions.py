@@ -152,3 +152,23 @@ def test_second_order_of_an_output_itself_is_refused():
     out = unigrad.checkpoint(lambda x: x**3, blocks=[])(x)
     with pytest.raises(UnsupportedError, match="second order"):
         paddle.grad(out, x, grad_outputs=[paddle.ones([2, 4])], create_graph=True)
+
+
+@pytest.mark.parametrize("cut", [unigrad.checkpoint, lambda f, blocks: unigrad.microbatch(f, 3, blocks=blocks)])
+def test_a_complex_output_keeps_its_graph(cut):
+    """C5, C9."""
+    layer, x = nn.Linear(4, 4), tensor(3, 4)
+
+    def spectrum(x):
+        h = layer(x)
+        return h, paddle.fft.fft(h.astype("complex64"))
+
+    def loss(run):
+        h, z = run(x)
+        return (h**2).sum() + (z.abs() ** 2).sum()
+
+    found = gradients(layer, lambda: loss(cut(spectrum, blocks=[layer])))
+    reference = gradients(layer, lambda: loss(spectrum))
+    for name, value in reference.items():
+        # two outputs: their contributions in either order
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)

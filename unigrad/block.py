@@ -15,7 +15,7 @@ from unigrad.freezing import Rules
 from unigrad.frozen import Frozen
 from unigrad.protocols import ArraysModule, Backend, Structure
 from unigrad.table import Table, table_of
-from unigrad.turns import Turn
+from unigrad.turns import Turn, taken
 from unigrad.unpickled import Unpickled
 
 __all__ = ["Block", "Memory"]
@@ -260,14 +260,17 @@ class Block(Unpickled):
         self, frozen: Frozen | None, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         primitive, chosen = self.backend.block, self.memory.training
-        if frozen is None:
-            switches = chosen is not None and primitive.training(self.inner) != chosen
-            if not switches and not (self._structure is not None and self._structure.buffers):
-                return primitive.call(target, args, kwargs, chosen, ())
-            with Turn(self.layers(), switches or self.writes()):
-                return primitive.call(target, args, kwargs, chosen, ())
-        with Turn(self.layers(), True), frozen.unchanged():
-            return primitive.call(target, args, kwargs, chosen, frozen.norms)
+        if frozen is not None:
+            with Turn(self.layers(), True), frozen.unchanged():
+                return primitive.call(target, args, kwargs, chosen, frozen.norms)
+        if chosen is None and not (self._structure is not None and self._structure.buffers):
+            return primitive.call(target, args, kwargs, None, ())
+        with taken(self.layers(), self._writes_or_switches):
+            return primitive.call(target, args, kwargs, chosen, ())
+
+    def _writes_or_switches(self) -> bool:
+        chosen = self.memory.training
+        return self.writes() or (chosen is not None and self.backend.block.training(self.inner) != chosen)
 
     @contextmanager
     def _following(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from unigrad.plugins import backend_of, backends_in_use, loaded_frameworks
 from unigrad.protocols import Backend, Capability, Entry
 from unigrad.region import CheckpointRegion
 from unigrad.tracing import refuse_traced
-from unigrad.turns import Turn
+from unigrad.turns import taken
 from unigrad.wrapping import each_block, wrap
 
 __all__ = ["Rerun", "adapt", "checkpoint", "common_backend", "held", "run"]
@@ -274,40 +274,49 @@ def run(
     if _depth.value:
         backend.require(Capability.NESTED_CHECKPOINT)
     parts = [part for block in blocks for _, part in block.parts()]
-    frozen = [part.frozen() for part in parts]
+    frozen: list[Frozen | None] = []
+
+    def alone() -> bool:
+        frozen[:] = [part.frozen() for part in parts]
+        return any(frozen) or any(part.writes() for part in parts) or any(block.pending for block in blocks)
+
     layers: frozenset[int] = frozenset().union(*(block.layers() for block in blocks))
-    alone = any(frozen) or any(part.writes() for part in parts)
-    if not backend.tape.is_recording():
-        with Turn(layers, alone), held(frozen):
-            return function(*args, **kwargs)
-    if any(block.pending for block in blocks):
-        with Turn(layers, True):
+    with taken(layers, alone) as turn:
+        if not backend.tape.is_recording():
+            with held(frozen):
+                return function(*args, **kwargs)
+        if any(block.pending for block in blocks):
             _build(backend, function, blocks, args, kwargs)
-        frozen = [part.frozen() for part in parts]
-
-    meetings: Meetings | None = None
-
-    def entered(*inner: Any, **named: Any) -> Any:
-        nonlocal meetings
-        # Only the forward meets models; kept, they and the region, which holds the arguments, would hold each other.
-        first, meetings = meetings, None
-        _depth.value += 1
-        try:
-            with held(frozen), first.watched() if first is not None else nullcontext():
-                return function(*inner, **named)
-        finally:
-            _depth.value -= 1
-
-    entered.__wrapped__ = function  # type: ignore[attr-defined]  # lets a backend look at the closure of the user's function
-    region = CheckpointRegion(backend, entered, args, kwargs, blocks, verify, shared)
-    with Turn(layers, alone) as turn:
+            alone()  # what the built layers hold
+        meetings: list[Meetings] = []
+        entered = _entered(function, tuple(frozen), meetings)
+        region = CheckpointRegion(backend, entered, args, kwargs, blocks, verify, shared)
 
         def meet(block: Block) -> None:
             turn.extend(block.layers())
             region.meet(block)
 
-        meetings = Meetings(backend, blocks, meet)
+        meetings.append(Meetings(backend, blocks, meet))
         return backend.checkpoint.run(region)
+
+
+def _entered(
+    function: Callable[..., Any], frozen: Sequence[Frozen | None], meetings: list[Meetings]
+) -> Callable[..., Any]:
+    """Return the function of a region as its forward and its recompute call it."""
+
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        # Only the forward meets models; kept, they and the region, which holds the arguments, would hold each other.
+        watched = meetings.pop().watched() if meetings else nullcontext()
+        _depth.value += 1
+        try:
+            with held(frozen), watched:
+                return function(*args, **kwargs)
+        finally:
+            _depth.value -= 1
+
+    entered.__wrapped__ = function  # type: ignore[attr-defined]  # lets a backend look at the closure of the user's function
+    return entered
 
 
 @contextmanager

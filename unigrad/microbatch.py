@@ -19,6 +19,7 @@ from unigrad.losses import check_flag
 from unigrad.meeting import Meetings
 from unigrad.names import patterns_of
 from unigrad.protocols import Backend
+from unigrad.turns import Turn
 
 __all__ = ["microbatch"]
 
@@ -131,6 +132,13 @@ class Parts(Rerun):
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a function over blocks in parts of the batch."""
+        layers: frozenset[int] = frozenset().union(*(block.layers() for block in blocks))
+        with Turn(layers, bool(places(blocks))):
+            return self._in_parts(function, blocks, args, kwargs)
+
+    def _in_parts(
+        self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         backend = common_backend(blocks, args, kwargs)
         leaves, layout = tree.flatten((args, kwargs))
         split = self._which(backend, function, args, kwargs, leaves)

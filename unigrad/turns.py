@@ -7,12 +7,13 @@ thread that ran the same model meanwhile would use them, and what it wrote would
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from unigrad.errors import UnsupportedError
 
-__all__ = ["Turn", "thread"]
+__all__ = ["Turn", "taken", "thread"]
 
 WAIT_S = 300.0
 """Seconds after which two threads are taken to wait for each other."""
@@ -96,3 +97,15 @@ class Turn:
             or other._layers.isdisjoint(self._layers)
             for other in _taken
         )
+
+
+@contextmanager
+def taken(layers: Iterable[int], alone: Callable[[], bool]) -> Iterator[Turn]:
+    """Take a turn; whether alone is asked once more in it, since a thread that had one may have shown modes that do not last."""
+    needed = alone()
+    while True:
+        with Turn(layers, needed) as turn:
+            if needed or not alone():
+                yield turn
+                return
+        needed = True

@@ -16,7 +16,7 @@ from unigrad_paddle.calls import watched
 from unigrad_paddle.compiled import refuse_compiled
 from unigrad_paddle.facade import LayerFacade
 from unigrad_paddle.framework import batch_norms
-from unigrad_paddle.layers import describe, inner, is_pending, unchanged
+from unigrad_paddle.layers import always_of_the_batch, describe, inner, is_pending, unchanged
 from unigrad_paddle.layers import layers as named_layers
 
 
@@ -93,7 +93,9 @@ def set_modes(model: Any, modes: list[tuple[Any, bool]]) -> None:
 def couples_samples(model: Any) -> str | None:
     """Path of the first batch normalization that would use the statistics of the batch, else None."""
     for path, _, layer in named_layers(model):
-        if isinstance(layer, batch_norms) and layer.training and not layer._use_global_stats:
+        if not isinstance(layer, batch_norms):
+            continue
+        if always_of_the_batch(layer) or (layer.training and not layer._use_global_stats):
             return path
     return None
 

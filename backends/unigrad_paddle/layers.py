@@ -95,6 +95,11 @@ def _canonical(layer: Any, key: str) -> str:
     return next((names[key] for kinds, names in _NAMES if key in names and isinstance(layer, kinds)), key)
 
 
+def always_of_the_batch(layer: Any) -> bool:
+    """Whether a batch normalization was told to use, and to follow, the statistics of the batch in inference mode too."""
+    return isinstance(layer, batch_norms[0]) and layer._use_global_stats is False
+
+
 def _generators(layer: Any) -> dict[str, Any]:
     return {key: value for key, value in vars(layer).items() if type(value) is Generator}
 
@@ -195,7 +200,7 @@ def describe(model: Any) -> Structure:
                 (buffers if is_buffer else parameters).append(entry)
         if waits:
             pending.append(path)
-        if isinstance(layer, batch_norms):
+        if isinstance(layer, batch_norms) and not always_of_the_batch(layer):
             norms[path] = layer
         if isinstance(layer, nn.Embedding) and layer._sparse:
             sparse = path

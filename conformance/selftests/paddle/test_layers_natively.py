@@ -119,6 +119,21 @@ def test_freezing_everything_leaves_statistics_alone():
     assert block.state()["running_mean"].tobytes() != before.tobytes()
 
 
+@pytest.mark.filterwarnings("ignore:When training, we now always track")  # Paddle's, of this setting
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_that_always_uses_the_batch_keeps_its_statistics_when_frozen(training):
+    """B3: by name; in either mode it normalizes as it was told, and couples the samples of a part (M4)."""
+    block = unigrad.wrap(nn.Sequential(nn.Conv2D(3, 4, 3), nn.BatchNorm2D(4, use_global_stats=False))).freeze("1")
+    (block.train if training else block.eval)()
+    before = block.state()
+    plain = block.native(X).numpy()
+    block.load_state(before)
+    np.testing.assert_array_equal(block(X).numpy(), plain)
+    assert all(array.tobytes() == before[name].tobytes() for name, array in block.state().items())
+    with pytest.raises(BatchCoupledError, match="1"):
+        unigrad.microbatch(block, 2)(X)
+
+
 def test_a_layer_made_under_lazy_guard_is_pending_until_it_has_values():
     """B4, B5."""
     with paddle.LazyGuard():

@@ -75,8 +75,8 @@ class Block(Unpickled):
         return fresh
 
     def layers(self) -> frozenset[int]:
-        """Return the ids of the model and of its layers that a call may change; see :class:`unigrad.turns.Turn`."""
-        structure = self.structure()
+        """Return the ids of the model and of its layers that a call may change, as last looked at, for :class:`unigrad.turns.Turn`."""
+        structure = self._structure if self._structure is not None else self.structure()
         if self._layers is None or self._layers[0] is not structure:
             owners = [entry.owner for entry in structure.buffers]
             models = [part.inner for _, part in self.parts()]
@@ -85,8 +85,9 @@ class Block(Unpickled):
         return self._layers[1]
 
     def writes(self) -> bool:
-        """Whether a call may write buffers: it is in training mode, and there are some."""
-        return self.training and bool(self.structure().buffers)
+        """Whether a call may write buffers: it is in training mode, and there were some when the structure was last looked at."""
+        structure = self._structure if self._structure is not None else self.structure()
+        return bool(structure.buffers) and self.training
 
     def _look(self) -> None:
         self.structure()
@@ -288,7 +289,8 @@ class Block(Unpickled):
         structure = self.structure() if known is None else known
         if not structure.norms and not self.memory.frozen_buffers:
             return None
-        structure = self.structure()
+        if known is not None:
+            structure = self.structure()
         norms = self._frozen_norms(structure)
         paths = {path for path, layer in structure.norms.items() if any(layer is norm for norm in norms)}
         buffers = [

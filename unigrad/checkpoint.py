@@ -280,6 +280,8 @@ def run(
         frozen[:] = [part.frozen() for part in parts]
         return any(frozen) or any(part.writes() for part in parts) or any(block.pending for block in blocks)
 
+    for block in blocks:
+        block.structure()  # looked at anew, for what follows
     layers: frozenset[int] = frozenset().union(*(block.layers() for block in blocks))
     with taken(layers, alone) as turn:
         if not backend.tape.is_recording():

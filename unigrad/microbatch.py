@@ -132,8 +132,9 @@ class Parts(Rerun):
         self, function: Callable[..., Any], blocks: list[Block], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a function over blocks in parts of the batch."""
+        buffers = places(blocks)
         layers: frozenset[int] = frozenset().union(*(block.layers() for block in blocks))
-        with Turn(layers, bool(places(blocks))):
+        with Turn(layers, bool(buffers)):
             return self._in_parts(function, blocks, args, kwargs)
 
     def _in_parts(

@@ -39,7 +39,7 @@ __all__ = [
 
 FORMAT = 1
 """Version of the metadata in the files that this library writes."""
-_EIGHTHS = {
+_EIGHT_BITS = {
     "F8_E4M3": "float8_e4m3fn",
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2": "float8_e5m2",
@@ -322,12 +322,12 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
         with safe_open(str(file), framework="numpy") as stream:
             metadata = stream.metadata() or {}
             names = list(stream.keys())
-            eighths = {name: _EIGHTHS.get(stream.get_slice(name).get_dtype()) for name in names}
+            eight_bits = {name: _EIGHT_BITS.get(stream.get_slice(name).get_dtype()) for name in names}
             if any(stream.get_slice(name).get_dtype() == "BF16" for name in names):
                 ml_dtype("bfloat16")  # safetensors asks NumPy for it, which knows it from then on
-            arrays = {name: stream.get_tensor(name) for name in names if eighths[name] is None}
+            arrays = {name: stream.get_tensor(name) for name in names if eight_bits[name] is None}
         if len(arrays) < len(names):
-            arrays |= _read_eighths(file, eighths)
+            arrays |= _read_eight_bits(file, eight_bits)
             arrays = {name: arrays[name] for name in names}
     except StateFileError:
         raise
@@ -352,7 +352,7 @@ def read_file(path: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any
     return arrays, description
 
 
-def _read_eighths(file: Path, dtypes: Mapping[str, str | None]) -> dict[str, np.ndarray[Any, Any]]:
+def _read_eight_bits(file: Path, dtypes: Mapping[str, str | None]) -> dict[str, np.ndarray[Any, Any]]:
     """Read the arrays of eight bits a number, which safetensors looks for in NumPy itself."""
     from safetensors import deserialize
 

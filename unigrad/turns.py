@@ -6,6 +6,7 @@ thread that ran the same model meanwhile would use them, and what it wrote would
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,8 +20,12 @@ WAIT_S = 300.0
 """Seconds after which two threads are taken to wait for each other."""
 
 
+_numbers = itertools.count()
+
+
 class _Local(threading.local):
-    owner: int | None = None
+    def __init__(self) -> None:
+        self.owner = next(_numbers)  # not the system's number of the thread, which another gets when this one has ended
 
 
 _local = _Local()
@@ -30,8 +35,7 @@ _taken: list[Turn] = []
 
 def thread() -> int:
     """Return the thread for which this one works: a recompute, in whatever thread, belongs to that of its forward."""
-    owner = _local.owner
-    return threading.get_ident() if owner is None else owner
+    return _local.owner
 
 
 class Turn:
@@ -58,7 +62,7 @@ class Turn:
         self._layers = frozenset(layers)
         self._alone = alone
         self._owner = thread() if owner is None else owner
-        self._before: int | None = None
+        self._before = self._owner
 
     def __enter__(self) -> Turn:
         with _changed:
